@@ -1,0 +1,48 @@
+# Everything is set up by the targets themselves; Python 3.11 or later is all that is needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+COMPILE := --quiet --universal --no-header --no-annotate --no-emit-index-url --generate-hashes --upgrade
+
+.PHONY: run test check bench lock format clean
+
+run: $(VENV)/.run        ## run the sidecar with the built-in document
+	$(BIN)/sidecar run $(ARGS)
+
+test: $(VENV)/.dev       ## run the tests
+	bash tests/setup.sh
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev      ## lint, types, floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev      ## measure, as ratios in one run
+	$(BIN)/python -m bench $(ARGS)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/pip:
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(VENV)/bin/pip requirements.lock pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	touch $@
+
+lock: $(VENV)/bin/pip    ## pin the newest versions that pyproject.toml allows
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile $(COMPILE) --group build --group dev --output-file requirements-dev.lock pyproject.toml
+	$(BIN)/uv pip compile $(COMPILE) --group build --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV)

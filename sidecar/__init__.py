@@ -1,0 +1,78 @@
+"""What the author of a component imports: the contracts and the values that pass through them, and nothing of the runtime."""
+
+from config import (
+    ComponentId,
+    Duration,
+    Endpoint,
+    Rate,
+    Ratio,
+    Secret,
+    SettingError,
+    Settings,
+    Size,
+    Url,
+)
+from sidecar.batch import Batch, BatchContext, Identity
+from sidecar.component import (
+    ALL_SIGNALS,
+    Authenticator,
+    Component,
+    Connector,
+    Consumer,
+    Context,
+    Credentials,
+    Exporter,
+    Extension,
+    Processor,
+    Receiver,
+)
+from sidecar.delivery import DeliverySettings
+from sidecar.errors import (
+    DeliveryError,
+    NotServed,
+    Permanent,
+    RateLimited,
+    Retryable,
+    StartError,
+    TooLarge,
+    Unauthenticated,
+)
+from sidecar.signals import SCHEMAS, Signal
+
+__all__ = [
+    "ALL_SIGNALS",
+    "SCHEMAS",
+    "Authenticator",
+    "Batch",
+    "BatchContext",
+    "Component",
+    "ComponentId",
+    "Connector",
+    "Consumer",
+    "Context",
+    "Credentials",
+    "DeliveryError",
+    "DeliverySettings",
+    "Duration",
+    "Endpoint",
+    "Exporter",
+    "Extension",
+    "Identity",
+    "NotServed",
+    "Permanent",
+    "Processor",
+    "Rate",
+    "RateLimited",
+    "Ratio",
+    "Receiver",
+    "Retryable",
+    "Secret",
+    "SettingError",
+    "Settings",
+    "Signal",
+    "Size",
+    "StartError",
+    "TooLarge",
+    "Unauthenticated",
+    "Url",
+]

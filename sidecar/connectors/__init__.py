@@ -1,0 +1,1 @@
+"""The connectors that come with the sidecar, one file each."""

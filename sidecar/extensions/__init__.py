@@ -1,0 +1,1 @@
+"""The extensions that come with the sidecar, one file each."""

@@ -1,0 +1,1 @@
+"""What the runtime puts around components: the gate, the observer, the outbox."""

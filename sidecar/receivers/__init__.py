@@ -1,0 +1,1 @@
+"""The receivers that come with the sidecar, one file each."""

@@ -1,0 +1,66 @@
+"""What each component says of itself, and the whole that follows from it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Status: TypeAlias = Literal["starting", "ok", "degraded", "failed", "stopping", "stopped"]
+
+
+@dataclass(slots=True)
+class Health:
+    """One component's word on itself.
+
+    Attributes:
+        status: `degraded`: works, or will again, by itself (an exporter that retries). `failed`: needs a person.
+        message: what is wrong and what would be right; "" when nothing is.
+        since: Unix time at which the status last changed.
+    """
+
+    component: str
+    status: Status = "starting"
+    message: str = ""
+    since: float = field(default_factory=time.time)
+
+    def report(self, status: Status, message: str = "") -> None:
+        """Say how the component is. Cheap when nothing has changed."""
+        if status != self.status:
+            self.since = time.time()
+        self.status = status
+        self.message = message
+
+    def ok(self) -> None:
+        """All is well."""
+        self.report("ok")
+
+    def degraded(self, message: str) -> None:
+        """Works in part, and will recover by itself."""
+        self.report("degraded", message)
+
+    def failed(self, message: str) -> None:
+        """Does not work until a person does something."""
+        self.report("failed", message)
+
+
+class HealthBoard:
+    """The health of all components and of the process. Ready: everything has started, and nothing is stopping."""
+
+    def __init__(self) -> None:
+        self.components: dict[str, Health] = {}
+        self.ready = False
+        self.started_at = time.time()
+
+    def of(self, component: str) -> Health:
+        """The entry of one component, made on first use."""
+        return self.components.setdefault(component, Health(component))
+
+    def forget(self, component: str) -> None:
+        """Drop the entry of a component that is gone."""
+        self.components.pop(component, None)
+
+    @property
+    def failing(self) -> list[Health]:
+        """The components that are degraded or failed."""
+        return [one for one in self.components.values() if one.status in {"degraded", "failed"}]
