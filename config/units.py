@@ -22,7 +22,7 @@ _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(ms|s|m|h|d)")
 
 
 class Duration(float):
-    """Seconds. Written as the Collector's durations are: `200ms`, `1m30s`, `1.5h`; a bare number is refused except 0."""
+    """Seconds. Written as the Collector's durations are: `200ms`, `1m30s`, `1.5h`; only 0 needs no unit."""
 
     __slots__ = ()
 

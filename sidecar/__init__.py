@@ -1,4 +1,4 @@
-"""What the author of a component imports: the contracts and the values that pass through them, and nothing of the runtime."""
+"""What the author of a component imports: the contracts and what passes through them, nothing of the runtime."""
 
 from config import (
     ComponentId,

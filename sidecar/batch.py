@@ -144,7 +144,7 @@ class Batch:
             raise Permanent(f"not an OTLP {self.signal.value} request: {error}") from None
 
     def edit(self) -> ExportRequest:
-        """The request, to change. Forgets the received bytes and the count; call it again before each round of changes."""
+        """The request, to change. Forgets the received bytes and the count: call it before each round of changes."""
         message = self.message
         self._data = None
         self._items = None

@@ -93,8 +93,9 @@ class Context:
     on_dropped: Callable[[Signal, str, int], None]
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str = "task") -> asyncio.Task[None]:
-        """Run a coroutine beside the component: supervised (an exception is logged and shown in health), and cancelled
-        after the component has stopped. Not before `start`.
+        """Run a coroutine beside the component, from `start` on; it is cancelled after the component has stopped.
+
+        It is supervised: an exception is logged and shown in health.
         """
         return self.spawner(coroutine, name)
 
@@ -120,7 +121,7 @@ class Context:
             known = ", ".join(sorted(map(str, self.extensions))) or "none"
             raise ValueError(f"no extension {name!r} is listed in service.extensions; listed: {known}")
         if not isinstance(found, kind):
-            raise ValueError(f"extension {name!r} is not an {kind.__name__.lower()}")
+            raise ValueError(f"extension {name!r} is not an {kind.__name__.lower()}")  # noqa: TRY004 (the user's mistake)
         return found
 
 
@@ -172,7 +173,7 @@ class Receiver(Component[S]):
 
 
 class Processor(Component[S]):
-    """Looks at batches, changes them, drops them or refuses them. One of two forms:
+    """Looks at batches, changes them, drops them or refuses them. It has one of two forms.
 
     - `process`, the short form: pure and immediate. The runtime calls it once per batch.
     - `consume`, the long form: emits any number of batches, now or later. What it has accepted, it owns.
@@ -256,5 +257,5 @@ class Authenticator(Extension[S]):
     """An extension that knows callers. Receivers name it in `auth.authenticator`."""
 
     def authenticate(self, credentials: Credentials) -> Identity | None:
-        """The caller, or None when the credentials are missing or unknown. Compares in constant time, never logs them."""
+        """The caller; None when the credentials are missing or unknown. Compares in constant time, logs nothing of them."""
         raise NotImplementedError

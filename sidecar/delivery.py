@@ -1,4 +1,4 @@
-"""The settings by which an exporter's batches are queued, joined and retried. Names and meanings are the Collector's."""
+"""The settings by which an exporter's batches are queued, joined and retried, named as the Collector's are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BatchSettings(Settings):
 
 
 class QueueSettings(Settings):
-    """The queue in front of an exporter. It is full when `queue_size` (in units of `sizer`) or `max_bytes` is reached."""
+    """The queue in front of an exporter. Full when `queue_size` (in units of `sizer`) or `max_bytes` is reached."""
 
     enabled: bool = True
     queue_size: int = 100_000
@@ -58,7 +58,7 @@ class RetrySettings(Settings):
 
 
 class DeliverySettings(Settings):
-    """Settings of every exporter that sends over a network: an exporter whose settings derive from it gets an outbox."""
+    """Settings of every exporter that sends over a network: one whose settings derive from it gets an outbox."""
 
     timeout: Duration = Duration("5s")
     sending_queue: QueueSettings = QueueSettings()

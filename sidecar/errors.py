@@ -20,7 +20,7 @@ class DeliveryError(Exception):
     """A batch was not accepted.
 
     Attributes:
-        reason: one word for counters (`queue_full`, `memory`, `malformed`). From a small closed set: it becomes a label.
+        reason: one word for counters (`queue_full`, `memory`), from a small closed set: it becomes a label.
         http_status: the status that an HTTP client gets.
         grpc_code: the google.rpc.Code that a gRPC client gets.
     """

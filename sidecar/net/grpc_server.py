@@ -22,7 +22,7 @@ class GrpcServer:
 
 
 class GrpcLease:
-    """One component's part of a gRPC server. Handlers take and return bytes, so that decoding errors are ours to answer."""
+    """One component's part of a gRPC server. Handlers take and return bytes: decoding errors are ours to answer."""
 
     def unary(self, service: str, method: str, handler: UnaryHandler) -> None:
         """Serve a unary method. A DeliveryError that the handler raises becomes the call's status, with RetryInfo."""

@@ -40,7 +40,8 @@ class HttpLease:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Answer 503 with `Retry-After` on this lease's routes, wait for the requests under way, and let go of the socket if
-        it was the last. Works twice, and without `open`.
+        """Answer 503 with `Retry-After` on this lease's routes, and wait for the requests under way.
+
+        The last one to close lets go of the socket. Works twice, and without `open`.
         """
         raise NotImplementedError
