@@ -121,7 +121,8 @@ class Context:
             known = ", ".join(sorted(map(str, self.extensions))) or "none"
             raise ValueError(f"no extension {name!r} is listed in service.extensions; listed: {known}")
         if not isinstance(found, kind):
-            raise ValueError(f"extension {name!r} is not an {kind.__name__.lower()}")  # noqa: TRY004 (the user's mistake)
+            wanted = kind.__name__.lower()
+            raise ValueError(f"extension {name!r} is not an {wanted}")  # noqa: TRY004 (it is what the user wrote)
         return found
 
 
@@ -257,5 +258,5 @@ class Authenticator(Extension[S]):
     """An extension that knows callers. Receivers name it in `auth.authenticator`."""
 
     def authenticate(self, credentials: Credentials) -> Identity | None:
-        """The caller; None when the credentials are missing or unknown. Compares in constant time, logs nothing of them."""
+        """The caller; None when the credentials are missing or unknown. Compares in constant time and logs nothing."""
         raise NotImplementedError

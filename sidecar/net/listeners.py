@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from config import Endpoint
-from sidecar.net.grpc_server import GrpcLease, GrpcServer, GrpcServerSettings
-from sidecar.net.http_server import HttpLease, HttpServer, HttpServerSettings
+from sidecar.net.grpc_server import GrpcLease, GrpcServerSettings
+from sidecar.net.http_server import HttpLease, HttpServerSettings
 
 
 class Listeners:
