@@ -59,7 +59,7 @@ class BatchContext:
 
     identity: Identity | None = None
     peer: str = ""
-    metadata: Mapping[str, str] = _NO_METADATA
+    metadata: Mapping[str, str] = field(default_factory=lambda: _NO_METADATA)
     received_at: int = field(default_factory=time.time_ns)
 
 
