@@ -6,7 +6,10 @@ never will is `Permanent` (OTLP specification, "Failures").
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from sidecar.batch import Batch
 
 # google.rpc.Code, which gRPC's status codes and the `code` of an error body share.
 INVALID_ARGUMENT: Final = 3
@@ -35,13 +38,27 @@ class DeliveryError(Exception):
 
 
 class Retryable(DeliveryError):
-    """The same batch may pass later. `after`: seconds to wait, when known; the sender is told."""
+    """The same batch may pass later.
+
+    Attributes:
+        after: seconds to wait, when known; the sender is told.
+        remaining: what is still to be sent, where an exporter has settled a part of the batch (delivered it, or counted
+            it as dropped): whoever retries gives this very object to `export`, and forgets the batch. None: all of it.
+    """
 
     default_reason = "unavailable"
 
-    def __init__(self, message: str, *, after: float | None = None, reason: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        after: float | None = None,
+        reason: str | None = None,
+        remaining: Batch | None = None,
+    ) -> None:
         super().__init__(message, reason=reason)
         self.after = after
+        self.remaining = remaining
 
 
 class RateLimited(Retryable):
@@ -51,8 +68,10 @@ class RateLimited(Retryable):
     grpc_code = RESOURCE_EXHAUSTED
     default_reason = "rate_limited"
 
-    def __init__(self, message: str, *, after: float, reason: str | None = None) -> None:
-        super().__init__(message, after=after, reason=reason)
+    def __init__(
+        self, message: str, *, after: float, reason: str | None = None, remaining: Batch | None = None
+    ) -> None:
+        super().__init__(message, after=after, reason=reason, remaining=remaining)
 
 
 class Permanent(DeliveryError):
