@@ -54,11 +54,13 @@ class BatchContext:
         identity: the authenticated caller; None for anonymous ones and for what the sidecar makes itself.
         peer: the caller's address without its port; "" when there is none.
         metadata: chosen request headers, names in lower case.
+        transport: how it came in: `grpc`, `http`; "" for what the sidecar makes itself.
         received_at: Unix time in nanoseconds.
     """
 
     identity: Identity | None = None
     peer: str = ""
+    transport: str = ""
     metadata: Mapping[str, str] = field(default_factory=lambda: _NO_METADATA)
     received_at: int = field(default_factory=time.time_ns)
 
