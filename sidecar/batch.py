@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from google.protobuf.message import DecodeError
 
 from sidecar.errors import Permanent
-from sidecar.signals import SCHEMAS, ExportRequest, Signal
+from sidecar.signals import SCHEMAS, ExportRequest, Schema, Signal
 
 _NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -124,6 +124,25 @@ class Batch:
             items=sum(map(len, batches)),
         )
 
+    def split(self, max_items: int) -> list[Batch]:
+        """Batches of at most `max_items` items each, in order, every item with its resource and its scope.
+
+        A metric with more data points than fit is divided too. Resources, scopes and metrics without items are left
+        out. This batch stays as it is; it is itself the only result when it is small enough.
+
+        Args:
+            max_items: at least 1.
+
+        Raises:
+            Permanent: the bytes are not such a request.
+        """
+        if len(self) <= max_items:
+            return [self]
+        schema = SCHEMAS[self.signal]
+        # A message of our own, since it is taken apart.
+        runs = _runs(_request(schema, self.encode()), schema)
+        return [Batch(self.signal, message=part, context=self.context) for part in _parts(runs, schema, max_items)]
+
     @property
     def message(self) -> ExportRequest:
         """The request, to read. Decoded on first use.
@@ -140,10 +159,7 @@ class Batch:
         if self._build is not None:
             build, self._build = self._build, None
             return build()
-        try:
-            return SCHEMAS[self.signal].request.FromString(self._data or b"")
-        except DecodeError as error:
-            raise Permanent(f"not an OTLP {self.signal.value} request: {error}") from None
+        return _request(SCHEMAS[self.signal], self._data or b"")
 
     def edit(self) -> ExportRequest:
         """The request, to change. Forgets the received bytes and the count: call it before each round of changes."""
@@ -219,6 +235,69 @@ class Batch:
         held = "bytes" if self._message is None else "message" if self._data is None else "bytes, message"
         items = "?" if self._items is None else self._items
         return f"<Batch {self.signal.value} [{items} items] {held if self._build is None else 'not built'}>"
+
+
+def _request(schema: Schema, data: bytes) -> ExportRequest:
+    try:
+        return schema.request.FromString(data)
+    except DecodeError as error:
+        raise Permanent(f"not an OTLP {schema.signal.value} request: {error}") from None
+
+
+def _runs(request: Any, schema: Schema) -> Iterator[tuple[tuple[Any, ...], list[Any]]]:
+    """Take a request apart: its items, in runs that share their envelopes (resource, scope, metric), now empty."""
+    for resource in _detach(getattr(request, schema.resources)):
+        for scope in _detach(getattr(resource, schema.scopes)):
+            records = _detach(getattr(scope, schema.records))
+            if schema.signal is not Signal.METRICS:
+                yield (resource, scope), records
+                continue
+            for metric in records:
+                kind = metric.WhichOneof("data")
+                if kind:
+                    yield (resource, scope, metric), _detach(getattr(metric, kind).data_points)
+
+
+def _detach(repeated: Any) -> list[Any]:
+    """Empty a repeated field. Its messages stay valid: each keeps the memory that it lies in."""
+    messages = list(repeated)
+    del repeated[:]
+    return messages
+
+
+def _parts(
+    runs: Iterable[tuple[tuple[Any, ...], list[Any]]], schema: Schema, max_items: int
+) -> Iterator[ExportRequest]:
+    """Assemble requests of `max_items` items each; the last may hold fewer."""
+    part = schema.request()
+    room = max_items
+    opened: list[tuple[Any, Any]] = []  # the envelopes that the newest items went into: (original, copy)
+    for envelopes, items in runs:
+        start = 0
+        while start < len(items):
+            if not room:
+                yield part
+                part, room, opened = schema.request(), max_items, []
+            taken = items[start : start + room]
+            _items_below(part, envelopes, opened, schema).extend(taken)
+            start += len(taken)
+            room -= len(taken)
+    yield part
+
+
+def _items_below(part: Any, envelopes: tuple[Any, ...], opened: list[tuple[Any, Any]], schema: Schema) -> Any:
+    """The repeated field for items in these envelopes, which are added where they are not the opened ones."""
+    names = (schema.resources, schema.scopes, schema.records)
+    target = part
+    for depth, envelope in enumerate(envelopes):
+        if depth == len(opened) or opened[depth][0] is not envelope:
+            copy = getattr(target, names[depth]).add()
+            copy.CopyFrom(envelope)
+            opened[depth:] = [(envelope, copy)]
+        target = opened[depth][1]
+    if schema.signal is Signal.METRICS:
+        return getattr(target, target.WhichOneof("data")).data_points
+    return getattr(target, schema.records)
 
 
 def points_of(metric: Any) -> int:
