@@ -122,7 +122,7 @@ class Context:
             raise ValueError(f"no extension {name!r} is listed in service.extensions; listed: {known}")
         if not isinstance(found, kind):
             wanted = kind.__name__.lower()
-            raise ValueError(f"extension {name!r} is not an {wanted}")  # noqa: TRY004 (it is what the user wrote)
+            raise ValueError(f"extension {name!r} is not an {wanted}")
         return found
 
 

@@ -1,0 +1,105 @@
+"""The way from a sender to the ends of its pipelines: processors at once, then all sinks or none.
+
+A `Gate` is what a receiver, a connector or a long-form processor emits into. It runs the short-form processors of
+every pipeline behind it in the sender's task, then reserves room at every end, and only when all have room commits to
+all. One full exporter therefore never makes a sender repeat what healthy exporters already have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from sidecar.batch import Batch
+from sidecar.errors import NotServed
+from sidecar.pipeline.observe import Step
+from sidecar.signals import Signal
+
+
+class Reservation(Protocol):
+    """Room for one batch at one end of a pipeline."""
+
+    fallible: bool
+    """Whether `commit` may still fail: such reservations are committed first, while the others can be cancelled."""
+
+    async def commit(self) -> None:
+        """Hand the batch over."""
+
+    def cancel(self) -> None:
+        """Give the room back."""
+
+
+class Sink(Protocol):
+    """One end of a pipeline: an exporter's outbox, an exporter without one, a connector, a long-form processor."""
+
+    async def reserve(self, batch: Batch) -> Reservation:
+        """Hold room for the batch.
+
+        Raises:
+            Retryable: no room now.
+            Permanent: the batch will never fit.
+        """
+
+
+class Route:
+    """One pipeline from its start, or from a long-form processor, to its ends or to the next long-form processor."""
+
+    __slots__ = ("mutates", "name", "sinks", "steps")
+
+    def __init__(self, name: str, steps: Sequence[Step], sinks: Sequence[Sink]) -> None:
+        self.name = name
+        self.steps = tuple(steps)
+        self.sinks = tuple(sinks)
+        self.mutates = any(step.mutates for step in steps)
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Run the processors. The batch is the route's own when `mutates`."""
+        for step in self.steps:
+            processed = step.run(batch)
+            if processed is None:
+                return None
+            batch = processed
+        return batch
+
+
+class Gate:
+    """A consumer in front of any number of routes per signal. `routes` may be replaced at any time, by one assignment."""
+
+    def __init__(self, routes: Mapping[Signal, Sequence[Route]]) -> None:
+        self.routes = routes
+
+    def accepts(self, signal: Signal) -> bool:
+        """Whether a route takes this signal."""
+        return bool(self.routes.get(signal))
+
+    async def __call__(self, *batches: Batch) -> None:
+        """As `Consumer.__call__`: all batches reach all their ends, or none does."""
+        reservations: list[Reservation] = []
+        try:
+            for sink, batch in self._process(batches):
+                reservations.append(await sink.reserve(batch))
+            if len(reservations) > 1:
+                reservations.sort(key=lambda one: not one.fallible)
+            while reservations:
+                await reservations[0].commit()
+                del reservations[0]
+        except BaseException:
+            for reservation in reservations:
+                reservation.cancel()
+            raise
+
+    def _process(self, batches: Sequence[Batch]) -> list[tuple[Sink, Batch]]:
+        deliveries: list[tuple[Sink, Batch]] = []
+        routes = self.routes
+        for batch in batches:
+            behind = routes.get(batch.signal)
+            if not behind:
+                raise NotServed(
+                    f"no pipeline takes {batch.signal.value}: add a {batch.signal.value} pipeline to the document"
+                )
+            for route in behind:
+                own = batch.copy() if route.mutates and len(behind) > 1 else batch
+                processed = route.process(own)
+                if processed is not None:
+                    deliveries += [(sink, processed) for sink in route.sinks]
+        return deliveries
