@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from config import Endpoint
-from sidecar.net.grpc_server import GrpcLease, GrpcServerSettings
-from sidecar.net.http_server import HttpLease, HttpServerSettings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from config import Endpoint, SettingError
+from sidecar.net.grpc_server import GrpcLease, GrpcServer, GrpcServerSettings
+from sidecar.net.http_server import HttpLease, HttpServer, HttpServerSettings
+
+_Server = TypeVar("_Server", HttpServer, GrpcServer)
 
 
 class Listeners:
@@ -14,19 +20,59 @@ class Listeners:
     `stop`. The socket is bound by the first `open` and let go by the last `close`.
     """
 
+    def __init__(self) -> None:
+        self._servers: dict[Endpoint | tuple[str, Endpoint], HttpServer | GrpcServer] = {}
+        self._replaced: Collection[str] = ()
+
+    @contextmanager
+    def replacing(self, components: Collection[str]) -> Iterator[None]:
+        """Leases taken inside may claim what those components have now: for making a new document's components.
+
+        A route changes hands when the new lease opens; until then, and where it never does, the old one serves.
+
+        Args:
+            components: the part of their `owner` before the colon: `receivers.otlp`.
+        """
+        self._replaced = frozenset(components)
+        try:
+            yield
+        finally:
+            self._replaced = ()
+
     def http(self, endpoint: Endpoint, owner: str, settings: HttpServerSettings | None = None) -> HttpLease:
         """A lease of the HTTP server at an endpoint.
 
         Args:
-            endpoint: where it listens.
+            endpoint: where it listens. With port 0, all HTTP leases of the same host share one free port.
             owner: the component and the setting, for messages: `receivers.otlp: protocols.http.endpoint`.
             settings: how the server behaves; None takes whatever the others say.
 
         Raises:
             SettingError: the endpoint is a gRPC server's, or two components want it to behave differently.
         """
-        raise NotImplementedError
+        server = self._server(HttpServer, endpoint, owner)
+        lease = HttpLease(server, owner, settings, self._replaced)
+        server.add(lease)
+        return lease
 
     def grpc(self, endpoint: Endpoint, owner: str, settings: GrpcServerSettings | None = None) -> GrpcLease:
         """A lease of the gRPC server at an endpoint. As `http`."""
-        raise NotImplementedError
+        server = self._server(GrpcServer, endpoint, owner)
+        lease = GrpcLease(server, owner, settings, self._replaced)
+        server.add(lease)
+        return lease
+
+    def _server(self, kind: type[_Server], endpoint: Endpoint, owner: str) -> _Server:
+        # A free port is nobody's in particular: what speaks HTTP and what speaks gRPC get one each.
+        key = (kind.kind, endpoint) if endpoint.path is None and not endpoint.port else endpoint
+        server = self._servers.get(key)
+        if isinstance(server, kind):
+            return server
+        if server is not None and server.leases:
+            other = server.holder
+            raise SettingError(
+                f"{owner} speaks {kind.kind} and {other} speaks {server.kind}, both on {endpoint}; write another port "
+                "for one of them"
+            )
+        made = self._servers[key] = kind(endpoint)
+        return made

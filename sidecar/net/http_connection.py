@@ -1,0 +1,109 @@
+"""The connections of an HTTP server: how many, and how long one may take to say what it wants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from sidecar.net.shared import GRACE
+
+_LOGGER: Final = logging.getLogger("sidecar.net.http")
+# aiohttp has no word for "never"; ten years are enough.
+_NEVER: Final = 10 * 365 * 86400.0
+_FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Seconds that a request's head and the wait for it may take, and the number of connections. 0: no limit."""
+
+    head: float = 30.0
+    idle: float = 300.0
+    count: int = 1024
+
+
+class Connection(web.RequestHandler):
+    """One connection. Knows since when it waits for the rest of a request's head."""
+
+    __slots__ = ("head_since",)
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(connections, **options)
+        self.head_since = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in. Where a request is awaited and they don't complete its head, the clock runs."""
+        super().data_received(data)
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self.head_since = 0.0
+        elif not self.head_since and data:
+            self.head_since = self._loop.time()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,  # noqa: ARG002 (aiohttp's signature)
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is not HTTP: 400, without a traceback in the log for every stray byte on the port."""
+        _LOGGER.debug("not an HTTP request from %s: %s", request.remote, message)
+        response = web.Response(status=400 if status == 500 else status, text=f"not an HTTP request: {message}\n")
+        response.force_close()
+        return response
+
+
+class Connections(web.Server):
+    """Makes and holds the connections."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(handler)
+        self.limits = ConnectionLimits()
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def __call__(self) -> Connection:
+        """A protocol for a new connection, under today's limits."""
+        return Connection(
+            self,
+            loop=self._loop,
+            access_log=None,
+            logger=_LOGGER,
+            auto_decompress=False,  # bounded decompression is ours
+            keepalive_timeout=self.limits.idle or _NEVER,
+        )
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Admit a connection, or say that there are too many."""
+        if self.limits.count and len(self._connections) >= self.limits.count:
+            transport.write(_FULL)
+            transport.close()
+        super().connection_made(handler, transport)
+        if self._sweep is None and self.limits.head:
+            self._sweep = self._loop.call_later(self.limits.head / 4, self._close_slow)
+
+    def _close_slow(self) -> None:
+        """Close the connections whose request's head takes too long. Runs while there are connections."""
+        self._sweep = None
+        limit = self.limits.head
+        if not limit or not self._connections:
+            return
+        now = self._loop.time()
+        for connection in list(self._connections):
+            if isinstance(connection, Connection) and connection.head_since and now - connection.head_since > limit:
+                connection.force_close()
+        self._sweep = self._loop.call_later(limit / 4, self._close_slow)
+
+    async def close(self) -> None:
+        """Close the idle connections at once, the others when their request is answered or their time is up."""
+        await asyncio.sleep(0)  # connections that were accepted a moment ago get to see their request
+        self.pre_shutdown()
+        await self.shutdown(GRACE)
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
