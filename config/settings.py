@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Self, dataclass_transform
+from typing import Annotated, Any, Final, Self, TypeAlias, dataclass_transform
 
 import msgspec
+
+IGNORED: Final = "accepted and ignored"
+# The type of a field that the Collector has and that means nothing here: accepted with a warning, left at its default.
+Ignored: TypeAlias = Annotated[Any, IGNORED]
+
+
+class _SettingsMeta(type(msgspec.Struct)):  # type: ignore[misc]
+    """Makes every settings class keyword-only: msgspec does not inherit it, and required fields may follow others."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        return super().__new__(cls, name, bases, namespace, **{"kw_only": True, **options})
 
 
 # For type checkers only: subclasses are frozen and keyword-only too.
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(msgspec.Struct, metaclass=_SettingsMeta, frozen=True, forbid_unknown_fields=True):
     """What a user writes for one component (or a part of one).
 
     Subclasses declare annotated fields with defaults: the document, the JSON Schema, the reference documentation and

@@ -7,7 +7,7 @@ right form. All are immutable and compare by value, so that two equal settings a
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -25,6 +25,7 @@ class Duration(float):
     """Seconds. Written as the Collector's durations are: `200ms`, `1m30s`, `1.5h`; only 0 needs no unit."""
 
     __slots__ = ()
+    form: ClassVar[str] = "a duration such as 200ms, 5s or 1m30s"
 
     def __new__(cls, value: str | float) -> Self:
         """Read text, or take seconds.
@@ -78,6 +79,7 @@ class Size(int):
     """Bytes. `64MiB`, `512k` (decimal), or a plain number of bytes."""
 
     __slots__ = ()
+    form: ClassVar[str] = "a size such as 64MiB, 512KiB or a number of bytes"
 
     def __new__(cls, value: str | int) -> Self:
         """Read text, or take bytes.
@@ -109,6 +111,7 @@ class Ratio(float):
     """A share between 0 and 1. `0.25` or `25%`."""
 
     __slots__ = ()
+    form: ClassVar[str] = "a ratio such as 0.25 or 25%"
 
     def __new__(cls, value: str | float) -> Self:
         """Read text or a number.
@@ -135,6 +138,7 @@ class Rate(float):
     """A number per second. `100/m`, `5/s`, `1000/h`."""
 
     __slots__ = ()
+    form: ClassVar[str] = "a rate such as 100/m, 5/s or 1000/h"
 
     def __new__(cls, value: str | float) -> Self:
         """Read text, or take a number per second.
@@ -170,6 +174,7 @@ class Endpoint(str):
     """
 
     __slots__ = ("host", "path", "port")
+    form: ClassVar[str] = "an address such as localhost:4318, 0.0.0.0:4318 or unix:///run/sidecar/otlp.sock"
     host: str
     port: int
     path: str | None
@@ -213,6 +218,7 @@ class Url(str):
     """Where a component sends over HTTP: `http://host:port/path` or `https://…`. Without a trailing slash."""
 
     __slots__ = ()
+    form: ClassVar[str] = "a URL such as http://localhost:4318 or https://host/path"
 
     def __new__(cls, value: str) -> Self:
         """Read text.
@@ -236,6 +242,7 @@ class Secret:
     """A text that must not be seen. Its repr and every dump show `[REDACTED]`; `reveal()` gives it to the wire."""
 
     __slots__ = ("_text",)
+    form: ClassVar[str] = "a text"
 
     def __init__(self, text: str = "") -> None:
         self._text = text
