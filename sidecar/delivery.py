@@ -8,7 +8,7 @@ from config import Duration, SettingError, Settings, Size
 
 
 class BatchSettings(Settings):
-    """How waiting requests are joined before they are sent."""
+    """How waiting requests are joined before they are sent. `min_size: 0` sends each as it comes."""
 
     flush_timeout: Duration = Duration("200ms")
     min_size: int = 8192
@@ -30,7 +30,7 @@ class QueueSettings(Settings):
     num_consumers: int = 4
     storage: str | None = None
     on_full: Literal["refuse", "drop_oldest", "drop_newest"] = "refuse"
-    batch: BatchSettings | None = BatchSettings()
+    batch: BatchSettings = BatchSettings()
     block_on_overflow: bool = False
     wait_for_result: bool = False
 

@@ -39,6 +39,7 @@ class Shipment:
         batch: their union, less what has already been delivered.
         items, size: of the entries, as they count in the queue.
         attempts: how often it has been tried.
+        reported: items of `batch` that the exporter has counted as lost.
         first_tried_at: monotonic seconds.
     """
 
@@ -47,6 +48,7 @@ class Shipment:
     items: int
     size: int
     attempts: int = 0
+    reported: int = 0
     first_tried_at: float = field(default=0.0)
 
 
@@ -57,7 +59,7 @@ class MemoryBacklog:
     requests until `min_size` is reached, and never goes over `max_size` by joining.
     """
 
-    def __init__(self, settings: BatchSettings | None, now: Callable[[], float]) -> None:
+    def __init__(self, settings: BatchSettings, now: Callable[[], float]) -> None:
         self._settings = settings
         self._now = now
         self._waiting: dict[Signal, deque[Entry]] = {signal: deque() for signal in Signal}
@@ -79,8 +81,8 @@ class MemoryBacklog:
     def due_in(self) -> float | None:
         """Seconds until a shipment becomes due by time; None when nothing waits."""
         oldest = [queue[0].accepted_at for queue in self._waiting.values() if queue]
-        if not oldest or self._settings is None:
-            return None if not oldest else 0.0
+        if not oldest:
+            return None
         return max(0.0, min(oldest) + self._settings.flush_timeout - self._now())
 
     def evict_oldest(self) -> Entry | None:
@@ -96,10 +98,9 @@ class MemoryBacklog:
         queue = self._waiting[signal]
         if not queue:
             return False
-        settings = self._settings
-        if flush or settings is None or self._weight[signal] >= settings.min_size:
+        if flush or self._weight[signal] >= self._settings.min_size:
             return True
-        return self._now() - queue[0].accepted_at >= settings.flush_timeout
+        return self._now() - queue[0].accepted_at >= self._settings.flush_timeout
 
     def _next_entries(self, signal: Signal) -> list[Entry]:
         queue = self._waiting[signal]
@@ -108,18 +109,16 @@ class MemoryBacklog:
         weight = 0
         while queue:
             more = self._weigh(queue[0])
-            if taken and settings and settings.max_size and weight + more > settings.max_size:
+            if taken and settings.max_size and weight + more > settings.max_size:
                 break
             taken.append(queue.popleft())
             weight += more
-            if settings is None or weight >= settings.min_size:
+            if weight >= settings.min_size:
                 break
         self._weight[signal] -= weight
         return taken
 
     def _weigh(self, entry: Entry) -> int:
-        if self._settings is None:
-            return 1
         return entry.items if self._settings.sizer == "items" else entry.size
 
     @staticmethod

@@ -94,9 +94,7 @@ class Gate:
         for batch in batches:
             behind = routes.get(batch.signal)
             if not behind:
-                raise NotServed(
-                    f"no pipeline takes {batch.signal.value}: add a {batch.signal.value} pipeline to the document"
-                )
+                raise NotServed(f"no pipeline takes {batch.signal.value}; add one to service.pipelines")
             for route in behind:
                 own = batch.copy() if route.mutates and len(behind) > 1 else batch
                 processed = route.process(own)

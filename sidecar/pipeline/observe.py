@@ -6,6 +6,7 @@ Names are the Collector's. Everything is counted per batch, never per record.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from sidecar.batch import Batch
@@ -18,13 +19,23 @@ DROPPED = "sidecar_dropped_items"
 
 
 class Drops:
-    """Counts what a component loses, once, with its reason. Shared by the observer and `Context.dropped`."""
+    """Counts what a component loses, once, with its reason.
+
+    Calling it is `Context.dropped`: the component's own word. `count` is the runtime's. `on_reported` hears the former, so that
+    an outbox does not take for delivered what its exporter has reported as lost.
+    """
 
     def __init__(self, meter: Meter) -> None:
+        self.on_reported: Callable[[str, int], None] = lambda _reason, _items: None
         self._meter = meter
         self._counters: dict[tuple[Signal, str], Counter] = {}
 
     def __call__(self, signal: Signal, reason: str, items: int) -> None:
+        """Count what the component reports."""
+        self.on_reported(reason, items)
+        self.count(signal, reason, items)
+
+    def count(self, signal: Signal, reason: str, items: int) -> None:
         """Count `items` lost for `reason`."""
         counter = self._counters.get((signal, reason))
         if counter is None:
@@ -67,7 +78,7 @@ class Step:
         left = len(processed) if processed is not None else 0
         self._outgoing.add(left)
         if left < items:
-            self._drops(batch.signal, self.processor.drop_reason, items - left)
+            self._drops.count(batch.signal, self.processor.drop_reason, items - left)
         return processed
 
 

@@ -17,6 +17,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from sidecar.batch import Batch
@@ -27,6 +28,10 @@ from sidecar.pipeline.backlog import Entry, MemoryBacklog, Shipment
 from sidecar.pipeline.observe import Drops, ExporterCounts
 from sidecar.pipeline.throttle import Throttle, backoff
 from sidecar.telemetry.health import Health
+
+
+# The shipment that the running attempt carries: `Context.dropped` does not say which one it speaks of.
+_current: ContextVar[Shipment | None] = ContextVar("shipment", default=None)
 
 
 @dataclass(slots=True)
@@ -95,6 +100,7 @@ class Outbox:
         self._now = clock.monotonic
         self._counts = counts
         self._drops = drops
+        drops.on_reported = self._note_reported
         self._health = health
         self._logger = logger
         self._uniform = uniform
@@ -147,7 +153,7 @@ class Outbox:
     def _parts(self, batch: Batch) -> list[Batch]:
         """The batch, or its pieces where it is over the largest size that may be sent at once."""
         settings = self._queue.batch
-        if settings is None or not settings.max_size:
+        if not settings.max_size:
             return [batch]
         weight = len(batch) if settings.sizer == "items" else len(batch.encode())
         if weight <= settings.max_size:
@@ -243,6 +249,7 @@ class Outbox:
 
     async def _attempt(self, shipment: Shipment) -> None:
         started = time.perf_counter()
+        _current.set(shipment)
         if not shipment.attempts:
             shipment.first_tried_at = self._now()
         shipment.attempts += 1
@@ -300,19 +307,27 @@ class Outbox:
     def _keep_remaining(self, shipment: Shipment, error: Retryable) -> None:
         """Where the exporter has delivered a part, keep only the rest for the retry."""
         if error.remaining is not None:
-            delivered = len(shipment.batch) - len(error.remaining)
+            delivered = len(shipment.batch) - len(error.remaining) - shipment.reported
+            shipment.reported = 0
             self._counts.sent(shipment.batch.signal, delivered)
             self.balance.delivered += delivered
             shipment.batch = error.remaining
 
+    def _note_reported(self, reason: str, items: int) -> None:
+        """Note what the exporter itself counts as lost, so that it does not count as delivered too."""
+        self.balance.dropped[reason] = self.balance.dropped.get(reason, 0) + items
+        shipment = _current.get()
+        if shipment is not None:
+            shipment.reported += items
+
     def _finish(self, shipment: Shipment) -> None:
-        left = len(shipment.batch)
+        left = len(shipment.batch) - shipment.reported
         self._counts.sent(shipment.batch.signal, left)
         self.balance.delivered += left
         self._settle(shipment, None)
 
     def _finish_failed(self, shipment: Shipment, reason: str, error: DeliveryError) -> None:
-        left = len(shipment.batch)
+        left = len(shipment.batch) - shipment.reported
         self._counts.failed(shipment.batch.signal, left)
         self._count_dropped(shipment.batch, reason, left)
         self._settle(shipment, error)
@@ -324,7 +339,7 @@ class Outbox:
         self.release(entries)
 
     def _count_dropped(self, batch: Batch, reason: str, items: int) -> None:
-        self._drops(batch.signal, reason, items)
+        self._drops.count(batch.signal, reason, items)
         self.balance.dropped[reason] = self.balance.dropped.get(reason, 0) + items
 
     def _settle(self, shipment: Shipment, error: DeliveryError | None) -> None:

@@ -27,8 +27,8 @@ class Throttle:
     """How many batches may be under way to one exporter at once.
 
     Grows by one with each success up to the ceiling, and halves with each failure. When failures follow one another
-    although only one batch is under way, it opens: nothing is sent for a pause, then one batch probes. A single bad batch
-    among good ones never opens it. The largest delay that a server asked for holds for all batches.
+    although only one batch is under way, it opens: nothing is sent for a pause, then one batch probes. A single bad
+    batch among good ones never opens it. The largest delay that a server asked for holds for all batches.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Sampling(logging.Filter):
 class ConsoleFormatter(logging.Formatter):
     """One line for a person: time, level, component, message."""
 
-    converter = staticmethod(time.gmtime)  # type: ignore[assignment]
+    converter = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ  %(levelname)-5s  %(component)s  %(message)s", "%Y-%m-%dT%H:%M:%S")
