@@ -1,4 +1,4 @@
-"""Ends of a pipeline that take a batch in the sender's own task: no queue, no retry, and the sender hears of a failure."""
+"""Ends of a pipeline that take a batch in the sender's own task: no queue, no retry; the sender hears of a failure."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Route:
 
 
 class Gate:
-    """A consumer in front of any number of routes per signal. `routes` may be replaced at any time, by one assignment."""
+    """A consumer in front of any number of routes per signal. `routes` may be replaced at any time, in one step."""
 
     def __init__(self, routes: Mapping[Signal, Sequence[Route]]) -> None:
         self.routes = routes

@@ -21,8 +21,8 @@ DROPPED = "sidecar_dropped_items"
 class Drops:
     """Counts what a component loses, once, with its reason.
 
-    Calling it is `Context.dropped`: the component's own word. `count` is the runtime's. `on_reported` hears the former, so that
-    an outbox does not take for delivered what its exporter has reported as lost.
+    Calling it is `Context.dropped`: the component's own word. `count` is the runtime's. `on_reported` hears the former,
+    so that an outbox does not take for delivered what its exporter has reported as lost.
     """
 
     def __init__(self, meter: Meter) -> None:

@@ -29,7 +29,6 @@ from sidecar.pipeline.observe import Drops, ExporterCounts
 from sidecar.pipeline.throttle import Throttle, backoff
 from sidecar.telemetry.health import Health
 
-
 # The shipment that the running attempt carries: `Context.dropped` does not say which one it speaks of.
 _current: ContextVar[Shipment | None] = ContextVar("shipment", default=None)
 

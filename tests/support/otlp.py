@@ -14,12 +14,12 @@ TRACE_ID = bytes.fromhex("0123456789abcdef1122334455667788")
 SPAN_ID = bytes.fromhex("0000000000000099")
 
 
-def attributes(**values: str | int | float | bool) -> list[KeyValue]:
+def attributes(**values: str | float | bool) -> list[KeyValue]:
     """Attributes from keyword arguments; `__` in a name stands for a dot."""
     return [KeyValue(key=key.replace("__", "."), value=any_value(value)) for key, value in values.items()]
 
 
-def any_value(value: str | int | float | bool) -> AnyValue:
+def any_value(value: str | float | bool) -> AnyValue:
     """An AnyValue of the matching kind."""
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
@@ -31,7 +31,7 @@ def any_value(value: str | int | float | bool) -> AnyValue:
 def logs_request(
     count: int = 1, service: str = "api", body: str = "hello", **record_attributes
 ) -> ExportLogsServiceRequest:
-    """Log records `body 0`, `body 1`, …"""
+    """Log records with the bodies `body 0`, `body 1` and so on."""
     request = ExportLogsServiceRequest()
     resource = request.resource_logs.add()
     resource.resource.attributes.extend(attributes(service__name=service))
