@@ -62,6 +62,14 @@ class Listeners:
         server.add(lease)
         return lease
 
+    def serving(self) -> list[tuple[str, list[str]]]:
+        """What listens now: `http://localhost:4318` or `grpc://localhost:4317`, and the paths that are served there."""
+        return sorted(
+            (f"{server.kind.lower()}://{server.endpoint}", sorted({route.rpartition(" ")[2] for route in server.table}))
+            for server in self._servers.values()
+            if server.is_listening
+        )
+
     def _server(self, kind: type[_Server], endpoint: Endpoint, owner: str) -> _Server:
         # A free port is nobody's in particular: what speaks HTTP and what speaks gRPC get one each.
         key = (kind.kind, endpoint) if endpoint.path is None and not endpoint.port else endpoint

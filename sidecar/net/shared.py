@@ -152,6 +152,11 @@ class SharedServer(ABC, Generic[S, H]):
         self._newest = [weakref.ref(lease), *(ref for ref in self._newest if ref() in self.leases)]
 
     @property
+    def is_listening(self) -> bool:
+        """Whether a lease is open."""
+        return self._applied is not None
+
+    @property
     def holder(self) -> str:
         """One of those who have a lease, for messages."""
         return next((lease.owner for lease in self.leases), "nobody")
