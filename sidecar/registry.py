@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from config import Settings
+from config.problems import did_you_mean
 from sidecar.component import Component, Connector, Exporter, Extension, Kind, Processor, Receiver
 
 _BASES: dict[Kind, type[Component[Any]]] = {
@@ -69,7 +69,9 @@ class Registry:
         word = kind.name.lower()
         point = self._points[kind].get(type_name)
         if point is None:
-            raise LookupError(f"no {word} {type_name!r} is installed; {self._advice(kind, type_name)}")
+            raise LookupError(
+                f"no {word} {type_name!r} is installed{did_you_mean(type_name, self.types(kind), 'installed')}"
+            )
         try:
             loaded = point.load()
         except AttributeError as error:
@@ -84,13 +86,7 @@ class Registry:
             ) from error
         if not (isinstance(loaded, type) and issubclass(loaded, _BASES[kind])):
             raise LookupError(
-                f"{word} {type_name!r}: {point.value!r} of package {self.package(kind, type_name)} is not a {word}; "
+                f"{word} {type_name!r}: {point.value!r} ({self.package(kind, type_name)}) is not of kind {word}; "
                 f"it must derive from sidecar.{_BASES[kind].__name__}"
             )
         return loaded
-
-    def _advice(self, kind: Kind, type_name: str) -> str:
-        known = self.types(kind)
-        near = difflib.get_close_matches(type_name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        return f"{hint}installed: {', '.join(known) or 'none'}"
