@@ -1,0 +1,115 @@
+"""What holds for all tests: the production event loop, reproducible hypothesis examples, and nothing left behind."""
+
+import asyncio
+import contextlib
+import inspect
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import uvloop
+from hypothesis import HealthCheck, settings
+
+# gRPC's C core writes whatever it notices to stderr, past pytest.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+settings.register_profile(
+    "sidecar",
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("sidecar")
+
+_PROCESS = Path("/proc/self")
+# TCP states in /proc/net/tcp: ESTABLISHED, CLOSE_WAIT, LISTEN.
+_OPEN = {"01", "08", "0A"}
+# The flag of a listening socket in /proc/net/unix.
+_UNIX_LISTENS = "00010000"
+
+
+def pytest_asyncio_loop_factories():
+    """Test on the loop that production runs on."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+def free_port():
+    """A TCP port of 127.0.0.1 that nobody listens on. Only for programs that can't be told to take any port."""
+    return find_free_port()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request):
+    """Fail the test that leaves a task, a TCP connection, a listening socket or a child process."""
+    if inspect.iscoroutinefunction(inspect.unwrap(request.function)):
+        request.getfixturevalue("no_task_left_behind")
+    before = _sockets() | _children()
+    yield
+    # A closed gRPC connection and an ended process take a moment to go.
+    deadline = time.monotonic() + 2
+    while (left := (_sockets() | _children()) - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left, f"left behind by the test: {sorted(left)}"
+
+
+@pytest.fixture
+async def no_task_left_behind():
+    """Fail the test whose tasks are still running when it and its fixtures have ended."""
+    before = asyncio.all_tasks()
+    yield
+    await asyncio.sleep(0)  # what has just been cancelled ends
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, f"tasks left running by the test: {[task.get_name() for task in left]}"
+
+
+def find_free_port():
+    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _sockets():
+    """The TCP connections and the listening sockets of this process."""
+    mine = {_target(descriptor) for descriptor in _entries("fd")}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for _, local, remote, state, *_, inode in _rows(table, 10):
+            if state in _OPEN and f"socket:[{inode}]" in mine:
+                found.add(f"{table} {local} -> {remote} state {state} inode {inode}")
+    for *_, flags, _type, _state, inode in _rows("unix", 7):
+        if flags == _UNIX_LISTENS and f"socket:[{inode}]" in mine:
+            found.add(f"unix listener inode {inode}")
+    return found
+
+
+def _children():
+    """The child processes of this process, zombies included."""
+    found = set()
+    for thread in _entries("task"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            found |= {f"process {pid}" for pid in (thread / "children").read_text().split()}
+    return found
+
+
+def _entries(folder):
+    return list((_PROCESS / folder).iterdir()) if _PROCESS.exists() else []
+
+
+def _rows(table, columns):
+    """The first columns of each row of a table of /proc/net."""
+    path = _PROCESS / "net" / table
+    if not path.exists():
+        return []
+    return [line.split()[:columns] for line in path.read_text().splitlines()[1:]]
+
+
+def _target(descriptor):
+    with contextlib.suppress(OSError):  # closed meanwhile
+        return str(descriptor.readlink())
+    return ""
