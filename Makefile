@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COMPILE := --quiet --universal --no-header --no-annotate --no-emit-index-url --generate-hashes --upgrade
 
-.PHONY: run test check bench lock format clean
+.PHONY: run test check bench lock format proto clean
 
 run: $(VENV)/.run        ## run the sidecar with the built-in document
 	$(BIN)/sidecar run $(ARGS)
@@ -43,6 +43,9 @@ lock: $(VENV)/bin/pip    ## pin the newest versions that pyproject.toml allows
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile $(COMPILE) --group build --group dev --output-file requirements-dev.lock pyproject.toml
 	$(BIN)/uv pip compile $(COMPILE) --group build --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+
+proto: $(VENV)/.dev      ## regenerate what protoc makes
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. sidecar/events/telemetry_event.proto
 
 clean:
 	rm -rf $(VENV)
