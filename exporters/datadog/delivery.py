@@ -1,0 +1,126 @@
+"""From one batch to several requests and back: what each request holds, and what of a batch remains unsent."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import zstandard
+
+from sidecar import SCHEMAS, Batch, Signal
+from sidecar.net.compress import CODINGS
+
+Compression: TypeAlias = Literal["gzip", "zstd", "none"]
+
+NO_ITEM: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where requests of one kind go, and how their bodies are made.
+
+    Attributes:
+        url: the whole address.
+        content_type: of the body.
+        divide: takes an uncompressed body and a number of units; gives the bodies of the first units and of the rest.
+            None where a body can't be divided.
+        compression: of the body.
+        headers: further ones.
+    """
+
+    url: str
+    content_type: str
+    divide: Callable[[bytes, int], tuple[bytes, bytes]] | None = None
+    compression: Compression = "gzip"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The body of one HTTP request, compressed, ready to be sent and to be sent again.
+
+    Attributes:
+        units: for each unit of the body (a log, a span, a series) the position of its item in the batch, counted
+            over all resources and scopes; `NO_ITEM` for a unit beside the main one of its item.
+    """
+
+    route: Route
+    body: bytes
+    units: Sequence[int]
+
+    @classmethod
+    def make(cls, route: Route, body: bytes, units: Sequence[int]) -> Self:
+        """Compress a body."""
+        coding = CODINGS.get(route.compression)
+        return cls(route, coding(body) if coding else body, units)
+
+    @property
+    def items(self) -> int:
+        """The number of items that are settled with this request."""
+        return len(self.units) - self.units.count(NO_ITEM)
+
+    def halves(self) -> list[Request]:
+        """Two requests that together are this one; empty when there is nothing to divide."""
+        middle = len(self.units) // 2
+        divide = self.route.divide
+        if divide is None or not middle:
+            return []
+        bodies = divide(_decompress(self.body, self.route.compression), middle)
+        units = (self.units[:middle], self.units[middle:])
+        return [Request.make(self.route, body, part) for body, part in zip(bodies, units, strict=True)]
+
+
+class Unsent(Batch):
+    """The part of a batch that is still to be sent, as the requests that were made of it.
+
+    Making them again could count a difference or a statistic twice, and would cost the work again. Whoever needs OTLP
+    bytes, such as a queue on disk, gets those of exactly the items that are left.
+    """
+
+    __slots__ = ("origin", "requests")
+
+    def __init__(self, origin: Batch, requests: Iterable[Request]) -> None:
+        self.requests = list(requests)
+        self.origin = origin.forget_message()
+        left = {unit for request in self.requests for unit in request.units if unit != NO_ITEM}
+        super().__init__(
+            origin.signal,
+            context=origin.context,
+            build=lambda: _only(self.origin, left),
+            items=len(left),
+        )
+
+    def forget_message(self) -> Self:
+        """Nothing to forget: the message is made when it is asked for."""
+        return self
+
+
+def _only(batch: Batch, wanted: set[int]) -> Any:
+    """The batch's message with the wanted items alone, by their positions."""
+    message = batch.copy().message
+    schema = SCHEMAS[batch.signal]
+    position = 0
+    for resource in getattr(message, schema.resources):
+        for scope in getattr(resource, schema.scopes):
+            records = getattr(scope, schema.records)
+            for items in map(_points, records) if batch.signal is Signal.METRICS else [records]:
+                count = len(items)
+                for index in reversed(range(count)):
+                    if position + index not in wanted:
+                        del items[index]
+                position += count
+    return message
+
+
+def _points(metric: Any) -> Any:
+    kind = metric.WhichOneof("data")
+    return getattr(metric, kind).data_points if kind else []
+
+
+def _decompress(data: bytes, compression: Compression) -> bytes:
+    """What `Request.make` has compressed: of known size, so that no limit is needed."""
+    if compression == "zstd":
+        return zstandard.ZstdDecompressor().decompress(data)
+    return gzip.decompress(data) if compression == "gzip" else data

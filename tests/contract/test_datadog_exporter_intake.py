@@ -1,0 +1,228 @@
+"""The exporter against an intake with Datadog's limits, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support import otlp
+from support.datadog_intake import EVENTS, LOGS, DatadogIntake
+
+from exporters.datadog import DatadogExporter
+from sidecar import Batch, Permanent, RateLimited, Retryable, SettingError, Signal
+from sidecar.testing import Bench
+
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    for name in ("DD_API_KEY", "DD_SITE", "DD_ENV", "DD_SERVICE", "DD_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+async def intake():
+    """An intake that knows one key."""
+    async with DatadogIntake(keys=(KEY,)) as running:
+        yield running
+
+
+@pytest.fixture
+async def bench():
+    """What surrounds the exporter, ended after the test."""
+    one = Bench()
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+async def exporter(intake, bench):
+    """A started exporter that sends to the intake."""
+    endpoints = f"logs: {{endpoint: '{intake.url}'}}\nevents: {{endpoint: '{intake.url}'}}\n"
+    made = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\nhostname: web-1\n{endpoints}")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def test_logs_arrive_as_a_json_array_in_gzip(exporter, intake):
+    """The request is what the logs intake documents: path, key, type, encoding, origin, no query."""
+    await exporter.export(otlp.logs(3))
+    (request,) = intake.to(LOGS)
+    assert [log["message"] for log in intake.logs] == ["hello 0", "hello 1", "hello 2"]
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["content-encoding"] == "gzip"
+    assert request.headers["dd-api-key"] == KEY
+    assert request.headers["dd-evp-origin"] == "otlp-sidecar"
+    assert request.query == ""
+
+
+async def test_a_large_batch_is_cut_before_it_is_sent(exporter, intake):
+    """No request holds more than 1,000 logs or 5 MB; nothing is lost and nothing is doubled."""
+    await exporter.export(otlp.logs(2500, filler="x" * 4000))
+    assert [log["message"] for log in intake.logs] == [f"hello {index}" for index in range(2500)]
+    assert {request.status for request in intake.to(LOGS)} == {202}
+    assert all(len(request.body) <= 5_000_000 for request in intake.requests)
+
+
+async def test_a_retry_sends_only_what_was_not_taken(exporter, intake):
+    """When the second of three requests fails, the retry begins with the second."""
+    intake.script(status=202, accept=True)
+    intake.script(status=503)
+    batch = otlp.logs(2500)
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(batch)
+    remaining = failure.value.remaining
+    assert len(remaining) == 1500
+    await exporter.export(remaining)
+    assert [log["message"] for log in intake.logs] == [f"hello {index}" for index in range(2500)]
+
+
+async def test_what_remains_can_be_stored_as_otlp(exporter, intake):
+    """The bytes of what remains are exactly the records that are left."""
+    intake.script(status=202, accept=True)
+    intake.script(status=503)
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(otlp.logs(1200))
+    stored = Batch(Signal.LOGS, failure.value.remaining.encode(), context=failure.value.remaining.context)
+    assert otlp.bodies(stored) == [f"hello {index}" for index in range(1000, 1200)]
+
+
+async def test_413_is_bisected_until_the_one_log_that_fails(exporter, intake, bench):
+    """A body that an intake finds too large is sent in halves; only what fails alone is dropped, and counted."""
+    intake.script(status=413, times=3)
+    await exporter.export(otlp.logs(4))
+    # 4 -> 2 -> 1 are refused; the other log of that pair and the other pair arrive.
+    assert [log["message"] for log in intake.logs] == ["hello 1", "hello 2", "hello 3"]
+    assert bench.dropped == {(Signal.LOGS, "too_large"): 1}
+
+
+async def test_a_body_that_datadog_refuses_is_permanent(exporter, intake, bench):
+    """400 is never retried; with nothing delivered, the runtime counts the batch."""
+    intake.script(status=400)
+    with pytest.raises(Permanent) as failure:
+        await exporter.export(otlp.logs(2))
+    assert failure.value.reason == "rejected"
+    assert not bench.dropped
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 503, 504])
+async def test_what_may_pass_later_is_retryable(exporter, intake, status):
+    """Timeouts and faults of the server keep the data."""
+    intake.script(status=status)
+    with pytest.raises(Retryable):
+        await exporter.export(otlp.logs(1))
+    assert intake.logs == []
+
+
+async def test_429_waits_as_long_as_asked(exporter, intake, bench):
+    """`X-Ratelimit-Reset` is honoured: meanwhile nothing is sent, afterwards all is."""
+    intake.script(status=429, headers={"X-Ratelimit-Reset": "7"})
+    with pytest.raises(RateLimited) as failure:
+        await exporter.export(otlp.logs(1))
+    assert failure.value.after == 7
+    with pytest.raises(RateLimited):
+        await exporter.export(otlp.logs(1))
+    assert len(intake.to(LOGS)) == 1
+    bench.clock.advance(7)
+    await exporter.export(failure.value.remaining)
+    assert len(intake.logs) == 1
+
+
+async def test_a_refused_key_is_tried_again_slowly_and_not_shown(exporter, intake, bench):
+    """403 keeps the data for the day on which the key is right; the key is in no message."""
+    intake.keys = {"another"}
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(otlp.logs(1))
+    assert failure.value.after >= 60
+    assert "API key" in str(failure.value)
+    assert KEY not in str(failure.value)
+    intake.keys = {KEY}
+    bench.clock.advance(60)
+    await exporter.export(failure.value.remaining)
+    assert len(intake.logs) == 1
+
+
+async def test_an_answer_that_repeats_the_key_does_not_reveal_it(exporter, intake):
+    """A proxy's error page may echo the request's headers."""
+    intake.script(status=500, body=f"DD-API-KEY: {KEY}".encode())
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(otlp.logs(1))
+    assert KEY not in str(failure.value)
+    assert "[REDACTED]" in str(failure.value)
+
+
+async def test_a_connection_that_breaks_is_retryable(exporter, intake):
+    """A reset in the middle of the body, and one before the answer."""
+    intake.script(after_bytes=1)
+    intake.script(status=0)
+    batch = otlp.logs(1)
+    for _ in range(2):
+        with pytest.raises(Retryable):
+            await exporter.export(batch)
+    await exporter.export(batch)
+    assert len(intake.logs) == 1
+
+
+async def test_an_unreachable_intake_is_retryable(bench):
+    """A refused connection keeps the data."""
+    exporter = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\nlogs: {{endpoint: 'http://127.0.0.1:1'}}\n")
+    await exporter.start()
+    with pytest.raises(Retryable):
+        await exporter.export(otlp.logs(1))
+    await exporter.stop()
+
+
+async def test_a_slow_intake_ends_the_attempt_in_time(intake, bench):
+    """The attempt ends before the runtime's own timeout, so that it can say what it has delivered."""
+    exporter = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\ntimeout: 300ms\nlogs: {{endpoint: '{intake.url}'}}\n")
+    await exporter.start()
+    intake.script(status=202, accept=True)
+    intake.script(delay=5)
+    async with asyncio.timeout(0.3):
+        with pytest.raises(Retryable) as failure:
+            await exporter.export(otlp.logs(1200))
+    assert failure.value.reason == "timeout"
+    assert len(failure.value.remaining) == 200
+    await exporter.stop()
+
+
+async def test_a_fatal_log_raises_an_event_beside_it(exporter, intake):
+    """The event has a title, the stack in a code block, the alert type, and tags; the log arrives too."""
+    request = otlp.logs_request(
+        body="boom", exception__stacktrace="main.go:7", telemetry__source="provider", telemetry__kind="panic"
+    )
+    record = request.resource_logs[0].scope_logs[0].log_records[0]
+    record.severity_number = 21
+    record.severity_text = "fatal"
+    await exporter.export(otlp._batch(Signal.LOGS, request, None))
+    await intake.wait_for(lambda: bool(intake.events))
+    (event,) = intake.events
+    assert event["title"] == "provider panic: boom 0"
+    assert "```\nmain.go:7\n```" in event["text"]
+    assert event["alert_type"] == "error"
+    assert {"source:provider", "kind:panic", "service:api"} <= set(event["tags"])
+    assert event["host"] == "web-1"
+    assert event["date_happened"] == otlp.NOW // 10**9
+    assert [log["status"] for log in intake.logs] == ["fatal"]
+
+
+async def test_events_that_fail_neither_hold_up_nor_double_logs(exporter, intake):
+    """An events intake that refuses leaves the logs alone."""
+    intake.script(status=503, times=100, path=EVENTS)
+    request = otlp.logs_request()
+    request.resource_logs[0].scope_logs[0].log_records[0].severity_text = "FATAL"
+    await exporter.export(otlp._batch(Signal.LOGS, request, None))
+    await exporter.export(otlp.logs(1))
+    await intake.wait_for(lambda: bool(intake.to(EVENTS)))
+    assert len(intake.logs) == 2
+
+
+def test_a_missing_key_is_a_setting_error(monkeypatch):
+    """It names the setting and the environment variable; with DD_API_KEY set nothing is missing."""
+    with pytest.raises(SettingError, match="set DD_API_KEY") as failure:
+        Bench().make(DatadogExporter)
+    assert failure.value.path == ("api", "key")
+    monkeypatch.setenv("DD_API_KEY", KEY)
+    assert KEY not in repr(Bench().make(DatadogExporter).settings)
