@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import grpc.aio
+import msgspec
 
-from config import Endpoint, Settings
+from config import Duration, Endpoint, SettingError, Settings
+from config.settings import Ignored
 from sidecar.errors import DeliveryError, Retryable, StartError
 from sidecar.net.shared import GRACE, RETRY_AFTER, Lease, SharedServer
 from sidecar.net.sockets import addresses, bind, close_all, remove_stale
 from sidecar.net.status import GrpcContext, grpc_abort
-from sidecar.net.tls import TlsServerSettings
+from sidecar.net.tls import Material, Renewal, TlsServerSettings, server_context
 
 UnaryHandler: TypeAlias = Callable[[bytes, GrpcContext], Awaitable[bytes]]
 StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], GrpcContext], Awaitable[bytes]]
@@ -22,14 +24,57 @@ StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], GrpcContext], Awaitab
 # grpc's type of it takes parameters only in its stubs.
 MethodHandler: TypeAlias = Any
 
+# For the TLS and HTTP/2 handshakes: what a slow sender may take until it is known to speak gRPC.
+_HANDSHAKE_TIMEOUT: Final = 30
+
 _LOGGER: Final = logging.getLogger("sidecar.net.grpc")
 
 
+class KeepaliveServerParameters(Settings):
+    """When the server ends a connection or asks whether it still lives; what is not written is gRPC's default."""
+
+    max_connection_idle: Duration | None = None
+    max_connection_age: Duration | None = None
+    max_connection_age_grace: Duration | None = None
+    time: Duration | None = None
+    timeout: Duration | None = None
+
+
+class KeepaliveEnforcementPolicy(Settings):
+    """How often clients may ask whether the connection lives; those that ask more often are cut off."""
+
+    min_time: Duration = Duration("5m")
+    permit_without_stream: bool = False
+
+
+class KeepaliveSettings(Settings):
+    """Keepalive, named as the Collector's."""
+
+    server_parameters: KeepaliveServerParameters | None = None
+    enforcement_policy: KeepaliveEnforcementPolicy | None = None
+
+
 class GrpcServerSettings(Settings):
-    """How a gRPC server behaves, for all that it serves. Named as the Collector's."""
+    """How a gRPC server behaves, for all that it serves. Named as the Collector's.
+
+    `max_concurrent_streams` is per connection: a client waits with the calls above it.
+    """
 
     tls: TlsServerSettings | None = None
-    max_recv_msg_size_mib: int = 64
+    max_recv_msg_size_mib: Annotated[int, msgspec.Meta(ge=1, le=2047)] = 64
+    max_concurrent_streams: Annotated[int, msgspec.Meta(ge=1)] = 100
+    max_connections: Annotated[int, msgspec.Meta(ge=1)] = 1024
+    keepalive: KeepaliveSettings | None = None
+    read_buffer_size: Ignored = None
+    write_buffer_size: Ignored = None
+
+    def __post_init__(self) -> None:
+        if self.tls is not None and self.tls.min_version != "1.2":
+            raise SettingError(
+                "gRPC serves TLS 1.2 and 1.3 to whoever asks, and knows no higher minimum; leave it out",
+                "tls",
+                "min_version",
+            )
 
 
 class GrpcLease(Lease[GrpcServerSettings, MethodHandler]):
@@ -93,6 +138,7 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._server: grpc.aio.Server | None = None
+        self._renewal: Renewal | None = None
 
     def default_settings(self) -> GrpcServerSettings:
         """As the base says."""
@@ -100,48 +146,99 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
 
     async def listen(self, settings: GrpcServerSettings, owner: str) -> int:
         """As the base says."""
+        credentials = self._credentials(settings.tls, owner) if settings.tls is not None else None
         server = grpc.aio.server(handlers=[_Dispatch(self.table)], options=_options(settings))
         try:
-            port = await self._bind(server, owner)
+            port = await self._bind(server, credentials, owner)
         except RuntimeError as error:
             raise StartError(f"{owner}: can't listen on {self.endpoint}: {error}") from None
         await server.start()
         self._server = server
         return port
 
-    async def _bind(self, server: grpc.aio.Server, owner: str) -> int:
+    async def _bind(self, server: grpc.aio.Server, credentials: grpc.ServerCredentials | None, owner: str) -> int:
+        def add(address: str) -> int:
+            if credentials is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
+
         if self.endpoint.path is not None:
             # The library takes a living server's socket away without a word.
             remove_stale(Path(self.endpoint.path), owner)
-            server.add_insecure_port(f"unix:{self.endpoint.path}")
+            add(f"unix:{self.endpoint.path}")
             return 0
-        # The library says only that it failed; a bind of our own says why.
-        if self.endpoint.port:
-            close_all(await bind(self.endpoint, owner))
         port = self.endpoint.port
+        if port:
+            # The library says only that it failed; a bind of our own says why.
+            close_all(await bind(self.endpoint, owner))
         for address in await addresses(self.endpoint, owner):
             try:
-                port = server.add_insecure_port(address.text(port))
+                port = add(address.text(port))
             except RuntimeError:
                 if not address.optional:
                     raise
         return port
 
+    def _credentials(self, tls: TlsServerSettings, owner: str) -> grpc.ServerCredentials:
+        material = Material.read(tls, owner)
+        server_context(material, tls, owner)  # says what is wrong, where the library only fails handshakes
+        renewed: list[Material] = []
+
+        async def renew(fresh: Material) -> None:
+            renewed[:] = [fresh]
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            # Called by a thread of the library before each handshake.
+            return _certificates(renewed.pop()) if renewed else None
+
+        self._renewal = Renewal(tls, material, owner, renew)
+        return grpc.dynamic_ssl_server_credentials(
+            _certificates(material),
+            fetch,  # type: ignore[arg-type] # None means no change, says its documentation
+            require_client_authentication=material.client_ca is not None,
+        )
+
     async def change(self, settings: GrpcServerSettings, owner: str) -> int:
-        """As the base says."""
+        """As the base says. The library can't hand a socket over, so clients have to reconnect."""
         await self.shut()
         return await self.listen(settings, owner)
 
     async def shut(self) -> None:
         """As the base says."""
+        if self._renewal is not None:
+            await self._renewal.stop()
+            self._renewal = None
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(GRACE)
 
 
-def _options(settings: GrpcServerSettings) -> list[tuple[str, Any]]:
-    return [
+def _certificates(material: Material) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], material.client_ca)
+
+
+def _options(settings: GrpcServerSettings) -> list[tuple[str, int]]:
+    keepalive = settings.keepalive or KeepaliveSettings()
+    parameters = keepalive.server_parameters or KeepaliveServerParameters()
+    options: dict[str, float | None] = {
         # Without it a second server binds the same port silently, and the kernel splits the clients between the two.
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", settings.max_recv_msg_size_mib * 2**20),
-    ]
+        "grpc.so_reuseport": 0,
+        "grpc.max_receive_message_length": settings.max_recv_msg_size_mib * 2**20,
+        "grpc.max_concurrent_streams": settings.max_concurrent_streams,
+        "grpc.max_allowed_incoming_connections": settings.max_connections,
+        "grpc.server_handshake_timeout_ms": _HANDSHAKE_TIMEOUT * 1000,
+        "grpc.max_connection_idle_ms": _milliseconds(parameters.max_connection_idle),
+        "grpc.max_connection_age_ms": _milliseconds(parameters.max_connection_age),
+        "grpc.max_connection_age_grace_ms": _milliseconds(parameters.max_connection_age_grace),
+        "grpc.keepalive_time_ms": _milliseconds(parameters.time),
+        "grpc.keepalive_timeout_ms": _milliseconds(parameters.timeout),
+    }
+    policy = keepalive.enforcement_policy
+    if policy is not None:
+        options["grpc.http2.min_recv_ping_interval_without_data_ms"] = _milliseconds(policy.min_time)
+        options["grpc.keepalive_permit_without_calls"] = int(policy.permit_without_stream)
+    return [(name, int(value)) for name, value in options.items() if value is not None]
+
+
+def _milliseconds(duration: Duration | None) -> float | None:
+    return None if duration is None else duration * 1000

@@ -8,17 +8,19 @@ import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
 from config import Duration, Endpoint, Settings
 from sidecar.errors import DeliveryError, Retryable
+from sidecar.net.cors import Cors
 from sidecar.net.http_connection import ConnectionLimits, Connections
 from sidecar.net.shared import RETRY_AFTER, Lease, SharedServer
 from sidecar.net.sockets import BACKLOG, bind, close_all
 from sidecar.net.status import UnknownPath, WrongMethod, http_answer
-from sidecar.net.tls import Material, TlsServerSettings, server_context
+from sidecar.net.tls import Material, Renewal, TlsServerSettings, server_context
 
 HttpHandler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -38,25 +40,41 @@ class HttpServerSettings(Settings):
     max_connections: int = 1024
 
 
-class HttpLease(Lease[HttpServerSettings, HttpHandler]):
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What serves one method of one path."""
+
+    handler: HttpHandler
+    cors: Cors | None = None
+
+
+class HttpLease(Lease[HttpServerSettings, Route]):
     """One component's part of an HTTP server.
 
     A handler gets the request and returns the response. A DeliveryError that it raises becomes the answer; any other
     exception is logged and answered 503, since a conforming sender drops its data on 500.
     """
 
-    def route(self, method: str, path: str, handler: HttpHandler) -> None:
+    def route(self, method: str, path: str, handler: HttpHandler, cors: Cors | None = None) -> None:
         """Serve a path. Call it before `open`. `GET` serves `HEAD` too.
+
+        Args:
+            method: in upper case.
+            path: exactly as it is requested, without the query.
+            handler: called for each request.
+            cors: lets web pages of other origins send: answers `OPTIONS`, and marks every response.
 
         Raises:
             SettingError: the method and path are another component's, which the message names.
         """
-        self.claim(f"{method} {path}", handler)
+        self.claim(f"{method} {path}", Route(handler, cors))
         if method == "GET":
-            self.claim(f"HEAD {path}", handler)
+            self.claim(f"HEAD {path}", Route(handler, cors))
+        if cors is not None:
+            self.claim(f"OPTIONS {path}", Route(cors.preflight))
 
 
-class HttpServer(SharedServer[HttpServerSettings, HttpHandler]):
+class HttpServer(SharedServer[HttpServerSettings, Route]):
     """One listening HTTP server."""
 
     kind = "HTTP"
@@ -65,7 +83,8 @@ class HttpServer(SharedServer[HttpServerSettings, HttpHandler]):
         super().__init__(endpoint)
         self._sockets: list[socket.socket] = []
         self._acceptors: list[asyncio.AbstractServer] = []
-        self._connections: Connections | None = None
+        self._connections: Connections
+        self._renewal: Renewal | None = None
         self._keep_alive = True
 
     def default_settings(self) -> HttpServerSettings:
@@ -74,65 +93,93 @@ class HttpServer(SharedServer[HttpServerSettings, HttpHandler]):
 
     async def listen(self, settings: HttpServerSettings, owner: str) -> int:
         """As the base says."""
-        context = _context(settings, owner)
+        material = _material(settings, owner)
+        context = _context(settings, material, owner)
         self._sockets = await bind(self.endpoint, owner)
-        await self._serve(settings, context)
+        self._connections = Connections(self._handle)
+        await self._behave(settings, material, context, owner)
         return 0 if self.endpoint.path else int(self._sockets[0].getsockname()[1])
 
     async def change(self, settings: HttpServerSettings, owner: str) -> int:
         """As the base says."""
-        await self._serve(settings, _context(settings, owner))
+        material = _material(settings, owner)
+        context = _context(settings, material, owner)
+        await self._stop_renewal()
+        await self._behave(settings, material, context, owner)
         return self.port
 
     async def shut(self) -> None:
         """As the base says."""
+        await self._stop_renewal()
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors = []
         close_all(self._sockets)
         self._sockets = []
         if self._connections is not None:
-            connections, self._connections = self._connections, None
-            await connections.close()
+            await self._connections.close()
 
-    async def _serve(self, settings: HttpServerSettings, context: ssl.SSLContext | None) -> None:
-        """Accept connections on the bound sockets, in this way from now on.
-
-        The acceptors work on duplicates of the sockets, so that changing them never refuses a connection.
-        """
+    async def _behave(
+        self, settings: HttpServerSettings, material: Material | None, context: ssl.SSLContext | None, owner: str
+    ) -> None:
         self._keep_alive = settings.keep_alives_enabled
-        connections = self._connections = self._connections or Connections(self._handle)
-        connections.limits = ConnectionLimits(
+        self._connections.limits = ConnectionLimits(
             head=settings.read_header_timeout, idle=settings.idle_timeout, count=settings.max_connections
         )
-        old, self._acceptors = self._acceptors, []
-        for one in self._sockets:
-            self._acceptors.append(await _accept(connections, one.dup(), context))
+        await self._accept(context)
+        if settings.tls is not None and material is not None:
+            tls = settings.tls
+
+            async def renew(renewed: Material) -> None:
+                await self._accept(server_context(renewed, tls, owner))
+
+            self._renewal = Renewal(tls, material, owner, renew)
+
+    async def _accept(self, context: ssl.SSLContext | None) -> None:
+        """Accept connections on the bound sockets, in this way from now on.
+
+        The acceptors work on duplicates of the sockets, so that replacing them never refuses a connection.
+        """
+        acceptors = [await _acceptor(self._connections, one.dup(), context) for one in self._sockets]
+        old, self._acceptors = self._acceptors, acceptors
         for acceptor in old:
             acceptor.close()
+
+    async def _stop_renewal(self) -> None:
+        if self._renewal is not None:
+            await self._renewal.stop()
+            self._renewal = None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         claim = self.table.get(f"{request.method} {request.rel_url.raw_path}")
         if claim is None:
             return self._unclaimed(request)
-        lease = claim.lease
+        route = claim.handler
+        response = await self._serve_route(claim.lease, route, request)
+        if route.cors is not None:
+            route.cors.decorate(request, response)
+        if not self._keep_alive or not request.content.is_eof():
+            # What is left of a body that nobody wants is not worth the wait.
+            response.force_close()
+        return response
+
+    async def _serve_route(
+        self, lease: Lease[HttpServerSettings, Route], route: Route, request: web.BaseRequest
+    ) -> web.StreamResponse:
         if not lease.is_open:
             return http_answer(Retryable("closing; come again", after=RETRY_AFTER, reason="closing"), request)
         lease.active += 1
         try:
-            response = await claim.handler(request)
+            return await route.handler(request)
         except DeliveryError as error:
-            response = http_answer(error, request)
-        except (ConnectionError, web.HTTPException):
-            raise
+            return http_answer(error, request)
+        except ConnectionError:
+            raise  # the client is gone
         except Exception:
             _LOGGER.exception("%s: the handler of %s %s failed", lease.owner, request.method, request.path)
-            response = http_answer(Retryable("internal error; the sidecar's log says more", reason="internal"), request)
+            return http_answer(Retryable("internal error; the sidecar's log says more", reason="internal"), request)
         finally:
             lease.done()
-        if not self._keep_alive:
-            response.force_close()
-        return response
 
     def _unclaimed(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.rel_url.raw_path
@@ -144,13 +191,17 @@ class HttpServer(SharedServer[HttpServerSettings, HttpHandler]):
         return response
 
 
-def _context(settings: HttpServerSettings, owner: str) -> ssl.SSLContext | None:
-    if settings.tls is None:
+def _material(settings: HttpServerSettings, owner: str) -> Material | None:
+    return Material.read(settings.tls, owner) if settings.tls is not None else None
+
+
+def _context(settings: HttpServerSettings, material: Material | None, owner: str) -> ssl.SSLContext | None:
+    if settings.tls is None or material is None:
         return None
-    return server_context(Material.read(settings.tls, owner), settings.tls, owner)
+    return server_context(material, settings.tls, owner)
 
 
-async def _accept(
+async def _acceptor(
     connections: Connections, one: socket.socket, context: ssl.SSLContext | None
 ) -> asyncio.AbstractServer:
     loop = asyncio.get_running_loop()

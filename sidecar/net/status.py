@@ -16,6 +16,8 @@ from sidecar.errors import INVALID_ARGUMENT, DeliveryError, Permanent, Retryable
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
+# The specification names only the first; the second is what IANA knows.
+PROTOBUF_TYPES: Final = frozenset({PROTOBUF, "application/protobuf"})
 
 GrpcContext: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
@@ -65,7 +67,7 @@ def http_answer(error: DeliveryError, request: web.BaseRequest) -> web.Response:
 
     `Retry-After` is whole seconds, rounded up: clients ignore fractions, and come again at once on 0.
     """
-    encoding = PROTOBUF if media_type(request) == PROTOBUF else JSON
+    encoding = PROTOBUF if media_type(request) in PROTOBUF_TYPES else JSON
     body = status_of(error).SerializeToString() if encoding == PROTOBUF else _json(error)
     headers = {"Content-Type": encoding}
     after = _after(error)

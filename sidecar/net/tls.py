@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import ssl
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
 from config import Duration, Secret, SettingError, Settings
 from sidecar.errors import StartError
 
+_LOGGER: Final = logging.getLogger("sidecar.net.tls")
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -58,6 +62,20 @@ class Material(NamedTuple):
         return cls(cert or b"", key or b"", client_ca)
 
 
+def load_identity(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Give a context its certificate and key.
+
+    Raises:
+        ssl.SSLError: they are not PEM, the key has a password, or they don't belong together.
+    """
+    # OpenSSL reads them from a file only. Nobody else may read this one, and it is gone at once.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificate.rstrip() + b"\n" + key)
+        file.flush()
+        # A password, so that an encrypted key is an error and not a question on the terminal.
+        context.load_cert_chain(file.name, password="")
+
+
 def _read(path: str | None, pem: Secret | None, where: str) -> bytes | None:
     if pem:
         return pem.reveal().encode()
@@ -79,11 +97,7 @@ def server_context(material: Material, settings: TlsServerSettings, owner: str) 
     context.minimum_version = _VERSIONS[settings.min_version]
     context.set_alpn_protocols(["http/1.1"])
     try:
-        # The ssl module takes a certificate only from a file; this one is readable by this user alone, and short-lived.
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(material.key.rstrip() + b"\n" + material.cert)
-            file.flush()
-            context.load_cert_chain(file.name)
+        load_identity(context, material.cert, material.key)
         if material.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=material.client_ca.decode("ascii"))
@@ -94,3 +108,47 @@ def server_context(material: Material, settings: TlsServerSettings, owner: str) 
             f"({str(reason).lower().replace('_', ' ')}); write PEM files that belong together"
         ) from None
     return context
+
+
+class Renewal:
+    """Reads the files again from time to time, and says when they hold something new that works.
+
+    Files that don't work (a certificate whose key is not there yet) are logged, and the old ones stay in use.
+    """
+
+    def __init__(
+        self, settings: TlsServerSettings, material: Material, owner: str, renew: Callable[[Material], Awaitable[None]]
+    ) -> None:
+        self._settings = settings
+        self._material = material
+        self._owner = owner
+        self._renew = renew
+        self._task: asyncio.Task[None] | None = None
+        if settings.reload_interval:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"tls renewal of {owner}")
+
+    async def stop(self) -> None:
+        """Read no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        last_problem = ""
+        while True:
+            await asyncio.sleep(self._settings.reload_interval)
+            try:
+                material = await asyncio.to_thread(Material.read, self._settings, self._owner)
+                if material == self._material:
+                    continue
+                server_context(material, self._settings, self._owner)
+                await self._renew(material)
+            except StartError as error:
+                if str(error) != last_problem:
+                    last_problem = str(error)
+                    _LOGGER.warning("%s; the previous certificate stays in use", error)
+                continue
+            self._material = material
+            last_problem = ""
+            _LOGGER.info("%s: new TLS certificate in use", self._owner)
