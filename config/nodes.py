@@ -7,11 +7,11 @@ import re
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import yaml
 
-from config.problems import Path, Place, Problem
+from config.problems import Key, Path, Place, Problem
 
 # The deepest document of a Collector user has about 12 levels. The walk over a tree is recursive.
 MAX_DEPTH: Final = 100
@@ -26,24 +26,6 @@ _BOOL: Final = "tag:yaml.org,2002:bool"
 _INT: Final = "tag:yaml.org,2002:int"
 _FLOAT: Final = "tag:yaml.org,2002:float"
 _MERGE: Final = "tag:yaml.org,2002:merge"
-
-
-class Key(str):
-    """A key of a map, which knows where it was written. `hidden`: it came from outside and must not be shown."""
-
-    __slots__ = ("hidden", "place")
-    place: Place
-    hidden: bool
-
-    def __new__(cls, text: str, place: Place, *, hidden: bool = False) -> Self:
-        """Make a key."""
-        self = super().__new__(cls, text)
-        self.place = place
-        self.hidden = hidden
-        return self
-
-    def __getnewargs_ex__(self) -> tuple[tuple[str, Place], dict[str, bool]]:
-        return (str(self), self.place), {"hidden": self.hidden}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -25,6 +25,21 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+
+class Key(str):
+    """A key of a map, which knows where it was written. `hidden`: it came from outside and must not be shown."""
+
+    __slots__ = ("hidden", "place")
+    place: Place
+    hidden: bool
+
+    def __new__(cls, text: str, place: Place, *, hidden: bool = False) -> Self:
+        """Make a key."""
+        self = super().__new__(cls, text)
+        self.place = place
+        self.hidden = hidden
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,8 @@ def path_text(path: Path) -> str:
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
+        elif isinstance(step, Key) and step.hidden:
+            text += "[…]"
         elif _PLAIN_KEY.fullmatch(step):
             text += f".{step}" if text else step
         else:
@@ -71,7 +88,7 @@ def path_text(path: Path) -> str:
 
 def did_you_mean(name: str, known: Iterable[str], label: str = "known") -> str:
     """The end of a message about an unknown name: the nearest name, and all that there are."""
-    names = sorted(map(str, known))
+    names = list(map(str, known))
     by_lower = {candidate.lower(): candidate for candidate in names}
     nearest = difflib.get_close_matches(name.lower(), by_lower, n=1)
     advice = f"; did you mean {by_lower[nearest[0]]!r}?" if nearest else ";"

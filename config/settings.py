@@ -11,7 +11,7 @@ IGNORED: Final = "accepted and ignored"
 Ignored: TypeAlias = Annotated[Any, IGNORED]
 
 
-class _SettingsMeta(type(msgspec.Struct)):  # type: ignore[misc]
+class _SettingsMeta(msgspec.StructMeta):
     """Makes every settings class keyword-only: msgspec does not inherit it, and required fields may follow others."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:

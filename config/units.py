@@ -112,6 +112,7 @@ class Ratio(float):
 
     __slots__ = ()
     form: ClassVar[str] = "a ratio such as 0.25 or 25%"
+    takes_numbers: ClassVar[bool] = True
 
     def __new__(cls, value: str | float) -> Self:
         """Read text or a number.
