@@ -50,6 +50,11 @@ class Lease(Generic[S, H]):
         """The bound port, from `open` on; of interest where the endpoint's port is 0."""
         return self._server.port
 
+    @property
+    def address(self) -> str:
+        """The server's scheme and endpoint: `http://localhost:4318`."""
+        return self._server.address
+
     def rivals(self) -> list[Lease[S, H]]:
         """The other leases of this server, without those of components that are being replaced."""
         return [
@@ -150,6 +155,11 @@ class SharedServer(ABC, Generic[S, H]):
                     )
         self.leases.add(lease)
         self._newest = [weakref.ref(lease), *(ref for ref in self._newest if ref() in self.leases)]
+
+    @property
+    def address(self) -> str:
+        """Scheme and endpoint: `http://localhost:4318`, `grpc://localhost:4317`."""
+        return f"{self.kind.lower()}://{self.endpoint}"
 
     @property
     def is_listening(self) -> bool:

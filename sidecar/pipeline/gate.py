@@ -42,15 +42,18 @@ class Sink(Protocol):
 
 
 class Route:
-    """One pipeline from its start, or from a long-form processor, to its ends or to the next long-form processor."""
+    """One pipeline from its start, or from a long-form processor, to its ends or to the next long-form processor.
+
+    `mutates`: whether anything on the whole way may change the batch, so that it needs one of its own.
+    """
 
     __slots__ = ("mutates", "name", "sinks", "steps")
 
-    def __init__(self, name: str, steps: Sequence[Step], sinks: Sequence[Sink]) -> None:
+    def __init__(self, name: str, steps: Sequence[Step], sinks: Sequence[Sink], *, mutates: bool) -> None:
         self.name = name
         self.steps = tuple(steps)
         self.sinks = tuple(sinks)
-        self.mutates = any(step.mutates for step in steps)
+        self.mutates = mutates
 
     def process(self, batch: Batch) -> Batch | None:
         """Run the processors. The batch is the route's own when `mutates`."""

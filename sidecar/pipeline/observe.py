@@ -58,11 +58,10 @@ class Drops:
 class Step:
     """A short-form processor with its counts."""
 
-    __slots__ = ("_drops", "_incoming", "_outgoing", "mutates", "processor")
+    __slots__ = ("_drops", "_incoming", "_outgoing", "processor")
 
     def __init__(self, processor: Processor[Any], signal: Signal, meter: Meter, drops: Drops) -> None:
         self.processor = processor
-        self.mutates = processor.mutates
         self._drops = drops
         labels = {"otel_signal": signal.value}
         self._incoming = meter.counter("otelcol_processor_incoming_items", "Items given to the processor.", **labels)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sidecar.batch import Batch
 from sidecar.component import Clock, Exporter
@@ -52,6 +53,10 @@ class Held:
         self.requests -= 1
         self.items -= items
         self.bytes -= size
+
+    def of(self, sizer: Literal["requests", "items", "bytes"]) -> int:
+        """As much as it is in a queue's unit."""
+        return {"requests": self.requests, "items": self.items, "bytes": self.bytes}[sizer]
 
 
 @dataclass(slots=True)
@@ -166,8 +171,8 @@ class Outbox:
         return Entry(batch.copy(), len(batch), len(data), self._now())
 
     def _fits(self, held: Held, requests: int, items: int, size: int) -> bool:
-        used = {"requests": held.requests + requests, "items": held.items + items, "bytes": held.bytes + size}
-        return used[self._queue.sizer] <= self._queue.queue_size and used["bytes"] <= self._queue.max_bytes
+        used = Held(held.requests + requests, held.items + items, held.bytes + size)
+        return used.of(self._queue.sizer) <= self._queue.queue_size and used.bytes <= self._queue.max_bytes
 
     async def _make_room(self, requests: int, items: int, size: int) -> bool:
         if self._fits(self.held, requests, items, size):

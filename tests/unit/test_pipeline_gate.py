@@ -80,6 +80,11 @@ def step(kind: type[Processor], bench: Bench | None = None) -> Step:
     return Step(bench.make(kind), Signal.LOGS, meter, Drops(meter))
 
 
+def route(name: str, steps: list[Step], sinks: list) -> Route:
+    """A pipeline."""
+    return Route(name, steps, sinks, mutates=any(step.processor.mutates for step in steps))
+
+
 def gate(*routes: Route) -> Gate:
     """A gate with those routes for log records."""
     return Gate({Signal.LOGS: routes})
@@ -88,7 +93,7 @@ def gate(*routes: Route) -> Gate:
 async def test_every_end_gets_the_batch():
     """All exporters of all pipelines of a signal receive it."""
     first, second, third = End(), End(), End()
-    await gate(Route("a", [], [first, second]), Route("b", [], [third]))(logs(2))
+    await gate(route("a", [], [first, second]), route("b", [], [third]))(logs(2))
     assert [2, 2, 2] == [sum(map(len, end.batches)) for end in (first, second, third)]
 
 
@@ -96,14 +101,14 @@ async def test_one_full_end_leaves_the_others_untouched():
     """When one exporter has no room, none gets the batch, so the sender's retry makes no duplicates."""
     healthy, full = End(), End(room=0)
     with pytest.raises(Retryable, match="full"):
-        await gate(Route("a", [], [healthy]), Route("b", [], [full]))(logs(1))
+        await gate(route("a", [], [healthy]), route("b", [], [full]))(logs(1))
     assert (healthy.batches, healthy.reserved) == ([], 0)
 
 
 async def test_batches_of_two_signals_pass_together_or_not_at_all():
     """Log records and the spans that belong to them are accepted as one."""
     log_end, span_end = End(), End(room=0)
-    both = Gate({Signal.LOGS: [Route("l", [], [log_end])], Signal.TRACES: [Route("t", [], [span_end])]})
+    both = Gate({Signal.LOGS: [route("l", [], [log_end])], Signal.TRACES: [route("t", [], [span_end])]})
     with pytest.raises(Retryable):
         await both(logs(1), traces(1))
     assert log_end.batches == []
@@ -120,14 +125,14 @@ async def test_an_end_that_may_fail_goes_first():
 
     queued = End()
     with pytest.raises(Retryable, match="down"):
-        await gate(Route("a", [], [queued, DirectSink(fail)]))(logs(1))
+        await gate(route("a", [], [queued, DirectSink(fail)]))(logs(1))
     assert (queued.batches, queued.reserved) == ([], 0)
 
 
 async def test_what_one_pipeline_changes_the_others_do_not_see():
     """A pipeline that edits works on a copy of its own."""
     plain, changed = End(), End()
-    await gate(Route("a", [step(Rename)], [changed]), Route("b", [], [plain]))(logs(1))
+    await gate(route("a", [step(Rename)], [changed]), route("b", [], [plain]))(logs(1))
     assert [["changed"], ["hello 0"]] == [bodies(changed.batches[0]), bodies(plain.batches[0])]
 
 
@@ -135,7 +140,7 @@ async def test_a_refusal_by_a_processor_reaches_the_sender():
     """A processor's error is the sender's answer, and no end gets anything."""
     end = End()
     with pytest.raises(RateLimited) as refused:
-        await gate(Route("a", [], [end]), Route("b", [step(Refuse)], [End()]))(logs(1))
+        await gate(route("a", [], [end]), route("b", [step(Refuse)], [End()]))(logs(1))
     assert refused.value.after == 3
     assert end.batches == []
 
@@ -143,7 +148,7 @@ async def test_a_refusal_by_a_processor_reaches_the_sender():
 async def test_items_that_a_processor_leaves_out_are_counted_with_its_reason():
     """The difference between what went in and what came out is counted once."""
     bench, end = Bench(), End()
-    await gate(Route("a", [step(KeepFirst, bench)], [end]))(logs(3))
+    await gate(route("a", [step(KeepFirst, bench)], [end]))(logs(3))
     assert [["hello 0"]] == [bodies(batch) for batch in end.batches]
     assert bench.metrics.value("otelcol_processor_incoming_items", processor="p") == 3
     assert bench.metrics.value("otelcol_processor_outgoing_items", processor="p") == 1
@@ -153,12 +158,12 @@ async def test_items_that_a_processor_leaves_out_are_counted_with_its_reason():
 async def test_a_signal_without_a_pipeline_is_refused_for_good():
     """There is nowhere to go, so a retry would be for nothing."""
     with pytest.raises(NotServed, match="no pipeline takes traces"):
-        await gate(Route("a", [], [End()]))(traces(1))
+        await gate(route("a", [], [End()]))(traces(1))
 
 
 async def test_an_untouched_batch_keeps_its_bytes():
     """What only passes through is the received bytes, to the last one."""
     end, batch = End(), logs(2)
     received = batch.encode()
-    await gate(Route("a", [], [end]))(batch)
+    await gate(route("a", [], [end]))(batch)
     assert end.batches[0].encode() is received
