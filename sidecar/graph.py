@@ -135,7 +135,7 @@ class GraphBuilder:
         self._resolved = resolved
         self._registry = registry
         self._host = host
-        self._graph = Graph(order=_in_order(resolved.pipelines))
+        self._graph = Graph(order=_in_order(resolved))
         self._problems: list[Problem] = []
         self._extensions: dict[ComponentId, Extension[Any]] = {}
         self._sinks: dict[ComponentId, Sink] = {}
@@ -277,10 +277,15 @@ class GraphBuilder:
         node.component.emit = self._graph.intakes[node.kind, node.component.context.id] = intake
 
 
-def _in_order(pipelines: Sequence[ResolvedPipeline]) -> list[ResolvedPipeline]:
+def _in_order(resolved: Resolved) -> list[ResolvedPipeline]:
     """The pipelines in the order of the flow, otherwise in that of the document."""
+    connectors = {name for kind, name in resolved.components if kind == "connectors"}
     feeds = {
-        pipeline: [one for one in pipelines if one is not pipeline and set(one.exporters) & set(pipeline.receivers)]
-        for pipeline in pipelines
+        pipeline: [
+            source
+            for source in resolved.pipelines
+            if source is not pipeline and connectors.intersection(source.exporters, pipeline.receivers)
+        ]
+        for pipeline in resolved.pipelines
     }
     return list(TopologicalSorter(feeds).static_order())
