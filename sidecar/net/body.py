@@ -31,6 +31,37 @@ _MAX_MEMBERS: Final = 10_000
 _ZSTD_WINDOW: Final = 8 * 2**20
 
 
+# The request's entry that holds the server's count.
+BODIES: Final = "sidecar.bodies"
+_HELD: Final = "sidecar.held"
+# Bodies up to this size are not counted: as many as there are connections fit into memory.
+_SMALL: Final = 64 * 1024
+
+
+class Bodies:
+    """What the larger bodies of all requests under way take together. `limit`: bytes; 0 for none."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.size = 0
+
+    def hold(self, request: web.BaseRequest, size: int) -> None:
+        """Count `size` bytes more for a request.
+
+        Raises:
+            Retryable: there is no room.
+        """
+        if self.limit and self.size + size > self.limit:
+            raise Retryable("too many large requests at once", after=1, reason="memory")
+        self.size += size
+        request[_HELD] = request.get(_HELD, 0) + size
+
+    def release(self, request: web.BaseRequest) -> None:
+        """The request is done."""
+        if _HELD in request:
+            self.size -= request[_HELD]
+
+
 async def read_body(
     request: web.BaseRequest, max_size: int, *, within: float = 0, codings: Collection[str] | None = None
 ) -> bytes:
@@ -47,10 +78,10 @@ async def read_body(
         TooLarge: over the limit; known from the length alone where the client says it.
         UnsupportedMedia: a coding that is not accepted.
         Permanent: the body is not what its coding says, or ends too early.
-        Retryable: it came too slowly.
+        Retryable: it came too slowly, or there are too many large ones at once.
     """
-    coding = request.headers.get("Content-Encoding")
-    compressed = _coding(coding, codings) if coding else None
+    name = request.headers.get("Content-Encoding")
+    coding = _coding(name, codings) if name else None
     limit = max_size or 2**62
     announced = request.content_length
     if announced is not None and announced > limit:
@@ -61,27 +92,40 @@ async def read_body(
     if content.is_eof() and content.exception() is None:
         data = content.read_nowait(-1)
         if len(data) > limit:
-            raise _too_large(max_size)
+            raise _too_large(limit)
     else:
-        data = await _receive(content, limit, within)
-    if compressed is None:
+        data = await _receive(request, limit, within)
+    if coding is None:
         return data
     if len(data) > _THREAD_ABOVE:
-        return await asyncio.to_thread(compressed.decompress, data, limit)
-    return compressed.decompress(data, limit)
+        data = await asyncio.to_thread(coding.decompress, data, limit)
+    else:
+        data = coding.decompress(data, limit)
+    _hold(request, len(data))
+    return data
 
 
-async def _receive(content: Any, limit: int, within: float) -> bytes:
+def _hold(request: web.BaseRequest, size: int) -> None:
+    bodies: Bodies | None = request.get(BODIES)
+    if size > _SMALL and bodies is not None:
+        bodies.hold(request, size)
+
+
+async def _receive(request: web.BaseRequest, limit: int, within: float) -> bytes:
+    content = request.content
     chunks: list[bytes] = []
-    size = 0
+    size = counted = 0
     try:
         async with asyncio.timeout(within or None):
             while not content.at_eof():
                 chunk = await content.readany()
+                chunks.append(chunk)
                 size += len(chunk)
                 if size > limit:
                     raise _too_large(limit)
-                chunks.append(chunk)
+                if size - counted > _SMALL:
+                    _hold(request, size - counted)
+                    counted = size
     except TimeoutError:
         raise Retryable(f"the body took longer than {within:g} s", reason="slow") from None
     except web.RequestPayloadError as error:

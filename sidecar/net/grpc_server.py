@@ -135,8 +135,8 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
 
     kind = "gRPC"
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint)
+    def __init__(self, endpoint: Endpoint, advice: Callable[[Any], str] = lambda _: "") -> None:
+        super().__init__(endpoint, advice)
         self._server: grpc.aio.Server | None = None
         self._renewal: Renewal | None = None
 

@@ -45,6 +45,11 @@ class Connection(web.RequestHandler):
         elif not self.head_since and data:
             self.head_since = self._loop.time()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request of which nothing has come yet."""
+        return self._waiter is not None and not self._waiter.done() and not self.head_since
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -54,7 +59,8 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer what is not HTTP: 400, without a traceback in the log for every stray byte on the port."""
         _LOGGER.debug("not an HTTP request from %s: %s", request.remote, message)
-        response = web.Response(status=400 if status == 500 else status, text=f"not an HTTP request: {message}\n")
+        # Exceptions of handlers are the dispatcher's business; should one get here, it may pass later.
+        response = web.Response(status=503 if status >= 500 else status, text=f"not an HTTP request: {message}\n")
         response.force_close()
         return response
 
@@ -76,13 +82,21 @@ class Connections(web.Server):
             logger=_LOGGER,
             auto_decompress=False,  # bounded decompression is ours
             keepalive_timeout=self.limits.idle or _NEVER,
+            # How long to read what a refused client still sends, so that it gets to see its answer.
+            lingering_time=2.0,
+            max_field_size=16 * 1024,
         )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Admit a connection, or say that there are too many."""
+        """Admit a connection. Where there are too many, the oldest idle one makes room, or the new one is refused."""
         if self.limits.count and len(self._connections) >= self.limits.count:
-            transport.write(_FULL)
-            transport.close()
+            idle = next((one for one in self._connections if isinstance(one, Connection) and one.is_idle), None)
+            if idle is not None:
+                idle.force_close()
+                self._connections.pop(idle, None)
+            else:
+                transport.write(_FULL)
+                transport.close()
         super().connection_made(handler, transport)
         if self._sweep is None and self.limits.head:
             self._sweep = self._loop.call_later(self.limits.head / 4, self._close_slow)

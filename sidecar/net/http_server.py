@@ -9,12 +9,14 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
 from aiohttp import web
 
-from config import Duration, Endpoint, Settings
+from config import Duration, Endpoint, Settings, Size
 from sidecar.errors import DeliveryError, Retryable
+from sidecar.net.body import BODIES, Bodies
 from sidecar.net.cors import Cors
 from sidecar.net.http_connection import ConnectionLimits, Connections
 from sidecar.net.shared import RETRY_AFTER, Lease, SharedServer
@@ -25,19 +27,24 @@ from sidecar.net.tls import Material, Renewal, TlsServerSettings, server_context
 HttpHandler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _LOGGER: Final = logging.getLogger("sidecar.net.http")
+# Nobody needs to know the versions of what it is made of.
+_SERVER: Final = "otlp-sidecar"
 
 
 class HttpServerSettings(Settings):
     """How an HTTP server behaves, for all that it serves. Named as the Collector's; 0 means no limit.
 
     `idle_timeout` is long because many senders export once a minute: closing at the same moment loses the race.
+    `max_in_flight_body_size`: what the bodies of all requests under way may take together; those above it are told to
+    come again.
     """
 
     tls: TlsServerSettings | None = None
     read_header_timeout: Duration = Duration("30s")
     idle_timeout: Duration = Duration("5m")
     keep_alives_enabled: bool = True
-    max_connections: int = 1024
+    max_connections: Annotated[int, msgspec.Meta(ge=0)] = 1024
+    max_in_flight_body_size: Size = Size("256MiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +86,13 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
 
     kind = "HTTP"
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint)
+    def __init__(self, endpoint: Endpoint, advice: Callable[[Any], str] = lambda _: "") -> None:
+        super().__init__(endpoint, advice)
         self._sockets: list[socket.socket] = []
         self._acceptors: list[asyncio.AbstractServer] = []
         self._connections: Connections
         self._renewal: Renewal | None = None
+        self._bodies = Bodies()
         self._keep_alive = True
 
     def default_settings(self) -> HttpServerSettings:
@@ -123,6 +131,7 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         self, settings: HttpServerSettings, material: Material | None, context: ssl.SSLContext | None, owner: str
     ) -> None:
         self._keep_alive = settings.keep_alives_enabled
+        self._bodies.limit = settings.max_in_flight_body_size
         self._connections.limits = ConnectionLimits(
             head=settings.read_header_timeout, idle=settings.idle_timeout, count=settings.max_connections
         )
@@ -155,30 +164,32 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         if claim is None:
             return self._unclaimed(request)
         route = claim.handler
-        response = await self._serve_route(claim.lease, route, request)
+        response = await self._serve(claim.lease, route, request)
         if route.cors is not None:
             route.cors.decorate(request, response)
         if not self._keep_alive or not request.content.is_eof():
             # What is left of a body that nobody wants is not worth the wait.
             response.force_close()
+        response.headers["Server"] = _SERVER
         return response
 
-    async def _serve_route(
+    async def _serve(
         self, lease: Lease[HttpServerSettings, Route], route: Route, request: web.BaseRequest
     ) -> web.StreamResponse:
         if not lease.is_open:
             return http_answer(Retryable("closing; come again", after=RETRY_AFTER, reason="closing"), request)
         lease.active += 1
+        request[BODIES] = self._bodies
         try:
             return await route.handler(request)
         except DeliveryError as error:
             return http_answer(error, request)
-        except ConnectionError:
-            raise  # the client is gone
         except Exception:
-            _LOGGER.exception("%s: the handler of %s %s failed", lease.owner, request.method, request.path)
+            if request.transport is not None:
+                _LOGGER.exception("%s: the handler of %s %s failed", lease.owner, request.method, request.path)
             return http_answer(Retryable("internal error; the sidecar's log says more", reason="internal"), request)
         finally:
+            self._bodies.release(request)
             lease.done()
 
     def _unclaimed(self, request: web.BaseRequest) -> web.StreamResponse:

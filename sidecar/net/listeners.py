@@ -82,5 +82,14 @@ class Listeners:
                 f"{owner} speaks {kind.kind} and {other} speaks {server.kind}, both on {endpoint}; write another port "
                 "for one of them"
             )
-        made = self._servers[key] = kind(endpoint)
+        made = self._servers[key] = kind(endpoint, self._neighbour)
         return made
+
+    def _neighbour(self, server: HttpServer | GrpcServer) -> str:
+        """Who of this process listens on the same port under another name, in words."""
+        for other in self._servers.values():
+            if other is not server and other.is_listening and other.port == server.endpoint.port != 0:
+                return (
+                    f"; in this process {other.holder} listens on {other.endpoint}: write the same endpoint to share it"
+                )
+        return ""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import ClassVar, Final, Generic, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from config import Endpoint, SettingError, Settings
+from sidecar.errors import StartError
 
 S = TypeVar("S", bound=Settings)
 H = TypeVar("H")
@@ -126,12 +127,16 @@ class Lease(Generic[S, H]):
 
 
 class SharedServer(ABC, Generic[S, H]):
-    """One endpoint's server: listens while a lease is open, and behaves as its leases say."""
+    """One endpoint's server: listens while a lease is open, and behaves as its leases say.
+
+    `advice`: says what else there is to know when it can't listen.
+    """
 
     kind: ClassVar[str]
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, advice: Callable[[Any], str] = lambda _: "") -> None:
         self.endpoint = endpoint
+        self.advice = advice
         self.port = endpoint.port
         self.table: dict[str, Claim[S, H]] = {}
         # Leases that were made and never opened go away by themselves: those of a document that was only looked at.
@@ -167,6 +172,11 @@ class SharedServer(ABC, Generic[S, H]):
         return self._applied is not None
 
     @property
+    def is_listening(self) -> bool:
+        """Whether it holds its socket."""
+        return self._applied is not None
+
+    @property
     def holder(self) -> str:
         """One of those who have a lease, for messages."""
         return next((lease.owner for lease in self.leases), "nobody")
@@ -186,7 +196,10 @@ class SharedServer(ABC, Generic[S, H]):
                 return
             wanted = self._wanted()
             if self._applied is None:
-                self.port = await self.listen(wanted, owner)
+                try:
+                    self.port = await self.listen(wanted, owner)
+                except StartError as error:
+                    raise StartError(f"{error}{self.advice(self)}") from None
             elif wanted != self._applied:
                 self.port = await self.change(wanted, owner)
             self._applied = wanted
