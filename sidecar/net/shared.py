@@ -172,11 +172,6 @@ class SharedServer(ABC, Generic[S, H]):
         return self._applied is not None
 
     @property
-    def is_listening(self) -> bool:
-        """Whether it holds its socket."""
-        return self._applied is not None
-
-    @property
     def holder(self) -> str:
         """One of those who have a lease, for messages."""
         return next((lease.owner for lease in self.leases), "nobody")
