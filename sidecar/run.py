@@ -106,6 +106,6 @@ def _to_try(service: Service, listeners: list[tuple[str, list[str]]]) -> list[st
         if "/v1/telemetry/events" in paths and address.startswith("http://"):
             event = '{"events":[{"source":"app","severity":"info","kind":"log","message":"hello"}]}'
             lines.append(f"  curl {address}/v1/telemetry/events -H 'Content-Type: application/json' -d '{event}'")
-    own = {lease.address for lease in service.own_metrics}
+    own = {lease.address for lease in service.own_metrics.leases}
     lines += [f"  curl {address}/metrics" for address, paths in listeners if "/metrics" in paths and address not in own]
     return ["", "try, from another shell", *lines] if lines else []

@@ -5,18 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from aiohttp import web
-
-from config import Duration, Endpoint
-from config.document import PrometheusReaderSettings
+from config import Duration
 from config.resolve import Resolved
 from sidecar.component import Kind
 from sidecar.errors import StartError
 from sidecar.graph import Graph, GraphBuilder, Host, Node
-from sidecar.net import HttpLease
+from sidecar.own_metrics import OwnMetrics
 from sidecar.registry import Registry
 from sidecar.signals import SCHEMAS
-from sidecar.telemetry.exposition import Exposition
 
 logger = logging.getLogger("sidecar.service")
 
@@ -33,10 +29,9 @@ class Service:
         self.host = host or Host()
         self.resolved = resolved
         self.graph: Graph = GraphBuilder(resolved, registry, self.host).build()
-        metrics = resolved.service.telemetry.metrics
-        readers = () if metrics.level == "none" else metrics.readers
-        self.own_metrics = [self._serve_metrics(one.pull.exporter.prometheus) for one in readers if one.pull]
+        self.own_metrics = OwnMetrics(resolved.service.telemetry, self.host.metrics, self.host.listeners)
         self._started: list[Node] = []
+        self._is_stopped = False
 
     async def start(self) -> None:
         """Start extensions, exporters, connectors, processors, and receivers last.
@@ -45,8 +40,7 @@ class Service:
             StartError: one of them can't start. What had been started has been stopped again.
         """
         try:
-            for lease in self.own_metrics:
-                await lease.open()
+            await self.own_metrics.start()
             for node in self.graph.against_the_flow():
                 self._started.append(node)
                 await self._start(node)
@@ -72,9 +66,10 @@ class Service:
             within: how long exporters may take to send; `service.shutdown_timeout` by default. What is left then is
                 dropped and counted.
         """
-        started, self._started = self._started, []
-        if not started:
+        if self._is_stopped:
             return
+        self._is_stopped = True
+        started, self._started = self._started, []
         self.host.board.ready = False
         graph, clock = self.graph, self.host.clock
         deadline = clock.monotonic() + (self.resolved.service.shutdown_timeout if within is None else within)
@@ -89,8 +84,7 @@ class Service:
         await self._stop_all(graph.exporters.values(), started)
         self._say_balance()
         await self._stop_all(reversed(graph.extensions.values()), started)
-        for lease in self.own_metrics:
-            await lease.close()
+        await self.own_metrics.stop()
 
     async def _stop_all(self, nodes: Iterable[Node], started: list[Node]) -> None:
         for node in nodes:
@@ -115,26 +109,10 @@ class Service:
                     kind.value, name, accepted.get(signal, 0), refused.get(signal, 0), SCHEMAS[signal].items,
                 )  # fmt: skip
         for name, outbox in self.graph.outboxes.items():
-            logger.info("balance: exporters/%s: %s", name, outbox.balance)
+            if outbox.balance.taken:
+                logger.info("balance: exporters/%s: %s", name, outbox.balance)
         for node in self.graph.against_the_flow():
             is_outbox = node.kind is Kind.EXPORTER and node.component.context.id in self.graph.outboxes
             if not is_outbox and (dropped := node.drops.total()):
                 reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(dropped.items()))
                 logger.info("balance: %s: dropped %s", node.id, reasons)
-
-    def _serve_metrics(self, reader: PrometheusReaderSettings) -> HttpLease:
-        labels = {
-            name: value
-            for name, value in self.resolved.service.telemetry.resource_attributes().items()
-            if value is not None
-        }
-        exposition = Exposition(self.host.metrics, suffixes=not reader.without_type_suffix, labels=labels)
-        endpoint = Endpoint(f"{reader.host}:{reader.port}")
-        lease = self.host.listeners.http(endpoint, "service.telemetry.metrics.readers: port")
-
-        async def answer(request: web.BaseRequest) -> web.Response:
-            page, content_type = exposition.page(request.headers.get("Accept", ""))
-            return web.Response(body=page, headers={"Content-Type": content_type})
-
-        lease.route("GET", "/metrics", answer)
-        return lease

@@ -1,0 +1,114 @@
+"""Carries out `service.telemetry.metrics`: serves the sidecar's own metrics, and sends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from aiohttp import web
+
+from config import Endpoint
+from config.document import OtlpReaderSettings, PeriodicReaderSettings, PrometheusReaderSettings, TelemetrySettings
+from sidecar.net import HttpLease, Listeners
+from sidecar.telemetry.exposition import Exposition
+from sidecar.telemetry.metrics import Meter, Metrics
+from sidecar.telemetry.process import observe_process
+
+logger = logging.getLogger("sidecar.own_metrics")
+
+
+class OwnMetrics:
+    """The readers of one document. `start` and `stop` as a component's."""
+
+    def __init__(self, settings: TelemetrySettings, metrics: Metrics, listeners: Listeners) -> None:
+        self._metrics = metrics
+        self._labels = {name: value for name, value in settings.resource_attributes().items() if value is not None}
+        self._listeners = listeners
+        self.leases: list[HttpLease] = []
+        self._periodic: list[PeriodicReaderSettings] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        if settings.metrics.level == "none":
+            return
+        observe_process(Meter(metrics))
+        for reader in settings.metrics.readers:
+            if reader.pull is not None:
+                self.leases.append(self._serve(reader.pull.exporter.prometheus))
+            if reader.periodic is not None:
+                self._periodic.append(reader.periodic)
+
+    async def start(self) -> None:
+        """Listen, and begin to send."""
+        for lease in self.leases:
+            await lease.open()
+        self._tasks = [asyncio.create_task(self._send(reader), name="own metrics") for reader in self._periodic]
+
+    async def stop(self) -> None:
+        """Send what there is a last time, and stop listening."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lease in self.leases:
+            await lease.close()
+
+    def _serve(self, reader: PrometheusReaderSettings) -> HttpLease:
+        exposition = Exposition(self._metrics, suffixes=not reader.without_type_suffix, labels=self._labels)
+        endpoint = Endpoint(f"{reader.host}:{reader.port}")
+        lease = self._listeners.http(endpoint, "service.telemetry.metrics.readers: prometheus.port")
+
+        async def answer(request: web.BaseRequest) -> web.Response:
+            page, content_type = exposition.page(request.headers.get("Accept", ""))
+            return web.Response(body=page, headers={"Content-Type": content_type})
+
+        lease.route("GET", "/metrics", answer)
+        return lease
+
+    async def _send(self, reader: PeriodicReaderSettings) -> None:
+        from sidecar.telemetry.export import PeriodicExport  # brings in the SDK, which few documents need
+
+        export = PeriodicExport(self._metrics, _exporter(reader), self._labels)
+        try:
+            while True:
+                await asyncio.sleep(reader.interval)
+                await asyncio.to_thread(export.send, export.snapshot())
+        finally:
+            await asyncio.to_thread(export.send, export.snapshot())
+            await asyncio.to_thread(export.close)
+
+
+def _exporter(reader: PeriodicReaderSettings) -> Any:
+    """The SDK's exporter for a reader."""
+    settings = reader.exporter.otlp
+    if settings is None:
+        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+
+        return ConsoleMetricExporter()
+    headers = _headers(settings)
+    compression = settings.compression == "gzip"
+    if settings.protocol == "grpc":
+        from grpc import Compression as GrpcCompression
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
+
+        return GrpcExporter(
+            endpoint=settings.endpoint,
+            insecure=settings.insecure,
+            headers=headers,
+            timeout=settings.timeout,
+            compression=GrpcCompression.Gzip if compression else GrpcCompression.NoCompression,
+        )
+    from opentelemetry.exporter.otlp.proto.http import Compression as HttpCompression
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
+
+    path = "" if settings.endpoint.rstrip("/").endswith("/v1/metrics") else "/v1/metrics"
+    return HttpExporter(
+        endpoint=settings.endpoint.rstrip("/") + path,
+        headers=headers,
+        timeout=settings.timeout,
+        compression=HttpCompression.Gzip if compression else HttpCompression.NoCompression,
+    )
+
+
+def _headers(settings: OtlpReaderSettings) -> dict[str, str]:
+    if isinstance(settings.headers, tuple):
+        return {header.name: header.value.reveal() for header in settings.headers}
+    return {name: value.reveal() for name, value in settings.headers.items()}
