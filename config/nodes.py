@@ -135,6 +135,12 @@ def parse(text: str, file: str, problems: list[Problem]) -> Node:
     return Node(None, Place(file)) if root is None else _Builder(file, problems).node(root, ())
 
 
+def reads_as_text(text: str) -> bool:
+    """Whether a plain scalar is a text to the reader."""
+    resolvers = _Loader.yaml_implicit_resolvers.get(text[:1], [])
+    return not any(pattern.match(text) for _, pattern in resolvers)
+
+
 def _syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         line, column = error.problem_mark.line, error.problem_mark.column

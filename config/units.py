@@ -7,18 +7,24 @@ right form. All are immutable and compare by value, so that two equal settings a
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h|d)")
+_NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_PART: Final = re.compile(rf"({_NUMBER})(ns|us|µs|ms|s|m|h|d)")
 _BYTES: Final = {
     "": 1, "b": 1,
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
     "ki": 2**10, "kib": 2**10, "mi": 2**20, "mib": 2**20, "gi": 2**30, "gib": 2**30, "ti": 2**40, "tib": 2**40,
 }  # fmt: skip
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(ms|s|m|h|d)")
+_SIZE: Final = re.compile(rf"({_NUMBER})\s*([a-zA-Z]*)")
+_RATE: Final = re.compile(rf"({_NUMBER})\s*/\s*(ms|s|m|h|d)")
+
+# What 64 bits hold, as in the Collector: nanoseconds, and bytes.
+_LONGEST: Final = 2**63 / 1e9
+_LARGEST: Final = 2**63
 
 
 class Duration(float):
@@ -26,53 +32,43 @@ class Duration(float):
 
     __slots__ = ()
     form: ClassVar[str] = "a duration such as 200ms, 5s or 1m30s"
+    pattern: ClassVar[str] = rf"^(0|({_NUMBER}(ns|us|µs|ms|s|m|h|d))+)$"
 
     def __new__(cls, value: str | float) -> Self:
         """Read text, or take seconds.
 
         Raises:
-            ValueError: the text is not a duration, or the duration is negative.
+            ValueError: the text is not a duration, or the duration is negative or longer than 292 years.
         """
-        if not isinstance(value, str):
-            seconds = float(value)
-        elif value.strip() in {"0", ""}:
-            seconds = _zero(value, "a duration such as 200ms, 5s or 1m30s")
-        else:
-            seconds = _sum_of_parts(value.strip())
-        if seconds < 0:
-            raise ValueError(f"{value!r} is negative; write a duration such as 5s")
+        seconds = cls._read(value.strip()) if isinstance(value, str) else float(value)
+        if not 0 <= seconds < _LONGEST:
+            raise ValueError(f"{value!r} is not {cls.form}: it must be from 0 to 292 years")
         return super().__new__(cls, seconds)
 
+    @classmethod
+    def _read(cls, text: str) -> float:
+        if text == "0":
+            return 0.0
+        parts = _PART.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            advice = f": a bare number needs a unit, for example {text}s" if text.isdecimal() else ""
+            raise ValueError(f"{text!r} is not {cls.form}{advice}")
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
     def __str__(self) -> str:
-        """The shortest usual spelling: `1m30s`, `200ms`."""
+        """The shortest usual spelling that reads as exactly this duration: `1m30s`, `200ms`."""
         seconds = float(self)
-        if seconds == 0:
-            return "0s"
         if seconds < 1:
-            return f"{seconds * 1000:g}ms"
-        text = ""
-        for unit, size in (("h", 3600), ("m", 60)):
-            whole = int(seconds // size)
-            if whole:
-                text += f"{whole}{unit}"
-                seconds -= whole * size
-        return text + (f"{seconds:g}s" if seconds or not text else "")
+            text = f"{seconds * 1000:g}ms" if seconds else "0s"
+        else:
+            minutes, rest = divmod(seconds, 60)
+            hours, minutes = divmod(int(minutes), 60)
+            parts = ((f"{hours}h", hours), (f"{minutes}m", minutes), (f"{rest:g}s", rest))
+            text = "".join(part for part, number in parts if number)
+        return text if _PART.match(text) and Duration._read(text) == seconds else f"{Decimal(repr(seconds)):f}s"
 
     def __repr__(self) -> str:
         return f"Duration({str(self)!r})"
-
-
-def _zero(value: str, right: str) -> float:
-    if not value.strip():
-        raise ValueError(f"empty; write {right}")
-    return 0.0
-
-
-def _sum_of_parts(text: str) -> float:
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration; write for example 200ms, 5s or 1m30s")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 class Size(int):
@@ -80,27 +76,33 @@ class Size(int):
 
     __slots__ = ()
     form: ClassVar[str] = "a size such as 64MiB, 512KiB or a number of bytes"
+    pattern: ClassVar[str] = rf"^{_NUMBER}\s*([kKmMgGtT][iI]?)?[bB]?$"
 
     def __new__(cls, value: str | int) -> Self:
         """Read text, or take bytes.
 
         Raises:
-            ValueError: the text is not a size.
+            ValueError: the text is not a size, or the size is negative or over 8 EiB.
         """
-        if isinstance(value, str):
-            match = _SIZE.fullmatch(value.strip())
-            factor = _BYTES.get(match[2].lower()) if match else None
-            if match is None or factor is None:
-                raise ValueError(f"{value!r} is not a size; write for example 64MiB, 512KiB or a number of bytes")
-            value = int(float(match[1]) * factor)
-        if value < 0:
-            raise ValueError(f"{value} is negative; write a size such as 64MiB")
-        return super().__new__(cls, value)
+        size = cls._read(value.strip()) if isinstance(value, str) else value
+        if not 0 <= size < _LARGEST:
+            raise ValueError(f"{value!r} is not {cls.form}: it must be from 0 to 8 EiB")
+        return super().__new__(cls, size)
+
+    @classmethod
+    def _read(cls, text: str) -> int:
+        match = _SIZE.fullmatch(text)
+        factor = _BYTES.get(match[2].lower()) if match else None
+        if match is None or factor is None:
+            raise ValueError(f"{text!r} is not {cls.form}")
+        return int(Decimal(match[1]) * factor)
 
     def __str__(self) -> str:
+        """The shortest usual spelling that reads as exactly this size: `64MiB`, `1.5GiB`."""
         for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-            if self >= factor and self % (factor // 16) == 0:
-                return f"{int(self) / factor:g}{unit}"
+            text = f"{int(self) / factor:g}{unit}"
+            if self >= factor and Size._read(text) == int(self):
+                return text
         return f"{int(self)}"
 
     def __repr__(self) -> str:
@@ -112,6 +114,7 @@ class Ratio(float):
 
     __slots__ = ()
     form: ClassVar[str] = "a ratio such as 0.25 or 25%"
+    pattern: ClassVar[str] = rf"^{_NUMBER}%?$"
     takes_numbers: ClassVar[bool] = True
 
     def __new__(cls, value: str | float) -> Self:
@@ -121,18 +124,19 @@ class Ratio(float):
             ValueError: not a number, or outside 0 to 1.
         """
         try:
-            if isinstance(value, str) and value.strip().endswith("%"):
-                number = float(value.strip()[:-1]) / 100
-            else:
-                number = float(value)
+            text = value.strip() if isinstance(value, str) else ""
+            number = float(text[:-1]) / 100 if text.endswith("%") else float(value)
         except ValueError:
-            raise ValueError(f"{value!r} is not a ratio; write for example 0.25 or 25%") from None
+            raise ValueError(f"{value!r} is not {cls.form}") from None
         if not 0 <= number <= 1:
-            raise ValueError(f"{value} is outside 0 to 1; write for example 0.25 or 25%")
+            raise ValueError(f"{value!r} is not {cls.form}: it must be from 0 to 1")
         return super().__new__(cls, number)
 
     def __str__(self) -> str:
-        return f"{float(self):g}"
+        return f"{float(self)!r}"
+
+    def __repr__(self) -> str:
+        return f"Ratio({float(self)!r})"
 
 
 class Rate(float):
@@ -140,6 +144,7 @@ class Rate(float):
 
     __slots__ = ()
     form: ClassVar[str] = "a rate such as 100/m, 5/s or 1000/h"
+    pattern: ClassVar[str] = rf"^{_NUMBER}\s*/\s*(ms|s|m|h|d)$"
 
     def __new__(cls, value: str | float) -> Self:
         """Read text, or take a number per second.
@@ -147,22 +152,25 @@ class Rate(float):
         Raises:
             ValueError: the text is not a rate, or the rate is not above 0.
         """
-        if isinstance(value, str):
-            match = _RATE.fullmatch(value.strip())
-            if match is None:
-                raise ValueError(f"{value!r} is not a rate; write for example 100/m, 5/s or 1000/h")
-            value = float(match[1]) / _SECONDS[match[2]]
-        if value <= 0:
-            raise ValueError("a rate must be above 0; to refuse everything, leave the component out")
-        return super().__new__(cls, value)
+        per_second = cls._read(value.strip()) if isinstance(value, str) else value
+        if not 0 < per_second < _LARGEST:
+            raise ValueError(f"{value!r} is not {cls.form}: it must be above 0; to refuse everything, leave it out")
+        return super().__new__(cls, per_second)
+
+    @classmethod
+    def _read(cls, text: str) -> float:
+        match = _RATE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not {cls.form}")
+        return float(match[1]) / _SECONDS[match[2]]
 
     def __str__(self) -> str:
-        """In the largest usual unit that gives a whole number: `100/m`."""
-        for unit in ("s", "m", "h"):
-            number = float(self) * _SECONDS[unit]
-            if abs(number - round(number)) < 1e-9 * max(1.0, number):
-                return f"{round(number)}/{unit}"
-        return f"{float(self):g}/s"
+        """In the largest usual unit that reads as exactly this rate: `100/m`."""
+        for unit in ("s", "m", "h", "d"):
+            text = f"{round(float(self) * _SECONDS[unit])}/{unit}"
+            if Rate._read(text) == float(self):
+                return text
+        return f"{Decimal(repr(float(self))):f}/s"
 
     def __repr__(self) -> str:
         return f"Rate({str(self)!r})"
@@ -175,6 +183,7 @@ class Endpoint(str):
     """
 
     __slots__ = ("host", "path", "port")
+    pattern: ClassVar[str] = r"^(unix:.+|[^\s/@]*:[0-9]{1,5})$"
     form: ClassVar[str] = "an address such as localhost:4318, 0.0.0.0:4318 or unix:///run/sidecar/otlp.sock"
     host: str
     port: int
@@ -198,7 +207,7 @@ class Endpoint(str):
 
 
 def _split_endpoint(text: str) -> tuple[str, int, str | None]:
-    right = "write for example localhost:4318, 0.0.0.0:4318 or unix:///run/sidecar/otlp.sock"
+    right = f"write {Endpoint.form}"
     if text.startswith("unix:"):
         path = text.removeprefix("unix:").removeprefix("//")
         if not path:
@@ -210,15 +219,18 @@ def _split_endpoint(text: str) -> tuple[str, int, str | None]:
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isascii() or not port.isdigit():
         raise ValueError(f"{text!r} has no port; {right}")
-    if int(port) > 65535:
+    if re.search(r"[\s/@]", host):
+        raise ValueError(f"{text!r} has no usable host; {right}")
+    if len(port) > 5 or int(port) > 65535:
         raise ValueError(f"port {port} is above 65535; {right}")
-    return host or "localhost", int(port), None
+    return host.lower() or "localhost", int(port), None
 
 
 class Url(str):
     """Where a component sends over HTTP: `http://host:port/path` or `https://…`. Without a trailing slash."""
 
     __slots__ = ()
+    pattern: ClassVar[str] = r"^https?://\S+$"
     form: ClassVar[str] = "a URL such as http://localhost:4318 or https://host/path"
 
     def __new__(cls, value: str) -> Self:
@@ -230,13 +242,18 @@ class Url(str):
         text = value.strip().rstrip("/")
         try:
             parts = urlsplit(text)
-            usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and not re.search(r"\s", text)
             _ = parts.port
         except ValueError:
             usable = False
         if not usable:
-            raise ValueError(f"{value!r} is not a URL; write for example http://localhost:4318 or https://host/path")
+            raise ValueError(f"{without_password(value)!r} is not {cls.form}")
         return super().__new__(cls, text)
+
+
+def without_password(url: str) -> str:
+    """A URL that may be seen: what stands before the host as user and password is left out."""
+    return re.sub(r"//[^/@]*@", "//[REDACTED]@", url)
 
 
 class Secret:
