@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
+_NO_HIGH: Final = "0" * 16
 _LOW: Final = (1 << 64) - 1
 
 
-def trace_id_text(trace_id: int) -> str:
-    """A trace id for `dd.trace_id`."""
-    return f"{trace_id:032x}" if trace_id > _LOW else str(trace_id)
+def trace_id_text(digits: str) -> str:
+    """A trace id of 32 hexadecimal digits for `dd.trace_id`."""
+    return str(int(digits, 16)) if digits.startswith(_NO_HIGH) else digits
 
 
 def parse_trace_id(text: str) -> int:

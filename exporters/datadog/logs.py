@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Final
 
 import orjson
@@ -31,6 +32,8 @@ DEFAULT_SOURCE: Final = "otlp"
 LATE: Final = "sidecar.late"
 TRUNCATED: Final = "sidecar.truncated"
 _CUT: Final = "…"
+_ROOM_FOR_MARK: Final = 16
+_WORTH_CUTTING: Final = 1000
 _MAX_CUTS: Final = 20
 _MAX_NAMES: Final = 10_000
 
@@ -105,7 +108,7 @@ class LogEncoder:
         self._on_late = on_late
         self._severities = Severities()
         self._plain: set[str] = set()
-        self._second = -1
+        self._second = ""
         self._second_text = ""
 
     def encode(self, message: Any, *, local: bool, now_ns: int) -> Iterator[Body]:
@@ -141,22 +144,45 @@ class LogEncoder:
     def _scope(self, scope_logs: Any, origin: Origin, now_ns: int) -> Iterator[bytes | Diverted]:
         shared = _shared(origin, scope_logs.scope)
         names = shared.keys()
-        start = orjson.dumps(shared)[:-1]
+        opening = orjson.dumps(shared)[:-1]
+        starts: dict[tuple[int, str], bytes] = {}
         for record in scope_logs.log_records:
             members = self._members(record, origin, now_ns)
-            if members.get("otel.event_name") in self._diverted_kinds:
-                yield Diverted(0, record.event_name, origin, {**shared, **members})
+            severity = (record.severity_number, record.severity_text)
+            start = starts.get(severity)
+            if start is None:
+                start = starts[severity] = self._start(opening, severity)
+            # What a record says of itself counts more than what its resource says.
+            if not start or self._is_special(members) or not names.isdisjoint(members):
+                yield self._special(origin, {**shared, **self._severities.members(*severity), **members})
                 continue
-            if members["status"] in self._alert_statuses:
-                self._on_alert(origin, {**shared, **members})
-            if names.isdisjoint(members):
-                entry = b"%b,%b" % (start, orjson.dumps(members)[1:])
-            else:  # what a record says of itself counts more than what its resource says
-                entry = orjson.dumps({**shared, **members})
-            yield entry if len(entry) <= MAX_LOG else _cut({**shared, **members})
+            entry = start + orjson.dumps(members)[1:]
+            if len(entry) > MAX_LOG:
+                entry = _cut({**shared, **self._severities.members(*severity), **members})
+            yield entry
+
+    def _start(self, opening: bytes, severity: tuple[int, str]) -> bytes:
+        """How the logs of a scope with that severity begin; empty when such a log is an alert."""
+        members = self._severities.members(*severity)
+        if members["status"] in self._alert_statuses:
+            return b""
+        return b"%b,%b," % (opening, orjson.dumps(members)[1:-1])
+
+    def _is_special(self, members: dict[str, Any]) -> bool:
+        return "status" in members or members.get("otel.event_name") in self._diverted_kinds
+
+    def _special(self, origin: Origin, log: dict[str, Any]) -> bytes | Diverted:
+        """A log that is more than a log, or whose members are not simply its scope's and its own."""
+        kind = log.get("otel.event_name")
+        if kind in self._diverted_kinds:
+            return Diverted(0, kind, origin, log)
+        if log["status"] in self._alert_statuses:
+            self._on_alert(origin, log)
+        entry = orjson.dumps(log)
+        return entry if len(entry) <= MAX_LOG else _cut(log)
 
     def _members(self, record: Any, origin: Origin, now_ns: int) -> dict[str, Any]:
-        """What one record says of itself."""
+        """What one record says of itself, but for its severity."""
         members: dict[str, Any] = {}
         plain = self._plain
         for attribute in record.attributes:
@@ -164,49 +190,48 @@ class LogEncoder:
             value = attribute.value
             if key not in plain:
                 self._unfamiliar(members, key, value, origin)
-                continue
-            # A field that is not set reads as empty: most values are found without asking which one is.
-            string = value.string_value
-            if string:
+            # A field that is not set reads as empty: most values are found without asking which one is set.
+            elif string := value.string_value:
                 members[key] = string
             elif integer := value.int_value:
                 members[key] = integer
+            elif (double := value.double_value) and isfinite(double):
+                members[key] = double
+            elif value.HasField("bool_value"):
+                members[key] = value.bool_value
             else:
                 _put(members, key, value)
+        event_name = record.event_name
+        if event_name:
+            members["otel.event_name"] = event_name
         body = record.body
-        string = body.string_value or text_of(body)
+        string = body.string_value or text_of(body) or event_name
         if "message" not in members:
-            members["message"] = string or record.event_name
+            members["message"] = string
         elif string:
             members["otel.body"] = string
-        severity = self._severities.members(record.severity_number, record.severity_text)
-        if "status" in members:
-            members = {**severity, **members}
-        else:
-            members.update(severity)
-        self._put_time(members, record, now_ns)
-        if trace_id := int.from_bytes(record.trace_id, "big"):
-            _put_trace_id(members, trace_id)
-        if span_id := int.from_bytes(record.span_id, "big"):
-            _put_span_id(members, span_id)
-        if event_name := record.event_name:
-            members["otel.event_name"] = event_name
+        self._put_time(members, record.time_unix_nano or record.observed_time_unix_nano, now_ns)
+        if any(trace_id := record.trace_id):
+            digits = members["otel.trace_id"] = trace_id.hex()
+            members["dd.trace_id"] = ids.trace_id_text(digits)
+        if span_number := int.from_bytes(span_id := record.span_id, "big"):
+            members["dd.span_id"] = str(span_number)
+            members["otel.span_id"] = span_id.hex()
         return members
 
-    def _put_time(self, members: dict[str, Any], record: Any, now_ns: int) -> None:
-        time_ns = record.time_unix_nano or record.observed_time_unix_nano
+    def _put_time(self, members: dict[str, Any], time_ns: int, now_ns: int) -> None:
         if not time_ns:
             return
-        members["otel.timestamp"] = str(time_ns)
+        digits = members["otel.timestamp"] = str(time_ns)
         if time_ns < now_ns - MAX_AGE_NS:
             members[LATE] = True
             self._on_late()
-            time_ns = now_ns
-        second, rest = divmod(time_ns, 1_000_000_000)
-        if second != self._second:
+            digits = str(now_ns)
+        second = digits[:-9]
+        if second != self._second:  # most records share their second with the one before
             self._second = second
-            self._second_text = _iso(second)
-        members["@timestamp"] = f"{self._second_text}{rest // 1_000_000:03d}Z"
+            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(int(second or 0)))
+        members["@timestamp"] = f"{self._second_text}{digits[-9:-6] or '000'}Z"
 
     def _unfamiliar(self, members: dict[str, Any], key: str, value: Any, origin: Origin) -> None:
         """An attribute whose name has a meaning for Datadog, or is met for the first time."""
@@ -233,9 +258,11 @@ def _put_meaning(members: dict[str, Any], meaning: str, key: str, value: Any, or
         case "status" if status := status_of_word(words):
             members["status"] = status
         case "trace_id" if trace_id := ids.parse_trace_id(words):
-            _put_trace_id(members, trace_id)
+            digits = members["otel.trace_id"] = f"{trace_id:032x}"
+            members["dd.trace_id"] = ids.trace_id_text(digits)
         case "span_id" if span_id := ids.parse_span_id(words):
-            _put_span_id(members, span_id)
+            members["dd.span_id"] = str(span_id)
+            members["otel.span_id"] = f"{span_id:016x}"
         case "service" | "hostname":
             _stand_in(members, meaning, words, origin)
             members[key] = words
@@ -273,16 +300,6 @@ def _put(members: dict[str, Any], key: str, value: Any) -> None:
     members.update(flatten(key, value_of(value)))
 
 
-def _put_trace_id(members: dict[str, Any], trace_id: int) -> None:
-    members["dd.trace_id"] = ids.trace_id_text(trace_id)
-    members["otel.trace_id"] = f"{trace_id:032x}"
-
-
-def _put_span_id(members: dict[str, Any], span_id: int) -> None:
-    members["dd.span_id"] = str(span_id)
-    members["otel.span_id"] = f"{span_id:016x}"
-
-
 def _stand_in(members: dict[str, Any], meaning: str, value: str, origin: Origin) -> None:
     """A record's own service or host, where its resource names none. It counts for this record and for no other."""
     if meaning == "hostname":
@@ -295,10 +312,6 @@ def _stand_in(members: dict[str, Any], meaning: str, value: str, origin: Origin)
         members["ddtags"] = ",".join([*kept, tag("service", value)])
 
 
-def _iso(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(second))
-
-
 def _cut(members: dict[str, Any]) -> bytes:
     """A log that is too long, with its longest members cut at a character, until it fits."""
     members[TRUNCATED] = True
@@ -306,11 +319,14 @@ def _cut(members: dict[str, Any]) -> bytes:
         excess = len(orjson.dumps(members)) - MAX_LOG
         if excess <= 0:
             return orjson.dumps(members)
-        longest = max(members, key=lambda key: len(orjson.dumps(members[key])))
-        # Each byte of text takes at least one byte of JSON: what is cut here is gone there.
+        sizes = {key: len(orjson.dumps(value)) for key, value in members.items()}
+        longest = max(sizes, key=sizes.__getitem__)
+        if sizes[longest] < _WORTH_CUTTING:
+            break
         whole = text(members[longest]).encode()
-        kept = whole[: max(0, len(whole) - excess - len(_CUT.encode()))]
-        members[longest] = kept.decode(errors="ignore") + _CUT
+        # JSON takes one to six bytes for a byte of text: as many as on average here; where that fails, once more.
+        share = max(0, sizes[longest] - excess - _ROOM_FOR_MARK) / sizes[longest]
+        members[longest] = whole[: int(len(whole) * share)].decode(errors="ignore") + _CUT
     # Thousands of attributes, none of them long.
     return orjson.dumps({key: members[key] for key in members if key in _OWN or key == TRUNCATED})
 
