@@ -6,7 +6,7 @@ import json
 import types
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import yaml
@@ -22,14 +22,12 @@ from config.units import Secret, Url, without_password
 _LEFT_OUT: Final = object()
 
 
-def to_yaml(resolved: Resolved) -> str:
-    """The effective document as YAML. Without secrets it reads as the same document again."""
-    return yaml.dump(effective(resolved), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
-
-
-def to_json(resolved: Resolved) -> str:
-    """The effective document as JSON."""
-    return json.dumps(effective(resolved), indent=2, ensure_ascii=False)
+def dump(resolved: Resolved, format: Literal["yaml", "json"] = "yaml") -> str:  # noqa: A002 (as the option is called)
+    """The effective document. Without secrets it reads as the same document again."""
+    document = effective(resolved)
+    if format == "json":
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def effective(resolved: Resolved) -> dict[str, Any]:
