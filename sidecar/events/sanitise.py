@@ -174,7 +174,7 @@ class _Sanitiser:
         if nanoseconds is None:
             return self._received_at
         if not self._oldest <= nanoseconds <= self._newest:
-            self._repairs["timestamp"] += 1
+            self._repairs["timestamp_replaced"] += 1
             return self._received_at
         return nanoseconds
 
@@ -183,7 +183,7 @@ class _Sanitiser:
             return ""
         text = cut(sent, limit)
         if text is not sent:
-            self._repairs[name] += 1
+            self._repairs[f"{name}_cut"] += 1
             text += mark
         return text
 
@@ -198,7 +198,7 @@ class _Sanitiser:
             elif key not in _CORRELATORS:
                 self._repairs["field_not_allowed"] += 1
         if kept and len(_encode_json(kept)) > self._limits.fields:
-            self._repairs["fields"] += 1
+            self._repairs["fields_too_large"] += 1
             return {}
         return kept
 

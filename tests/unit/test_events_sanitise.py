@@ -136,7 +136,7 @@ def test_timestamps_out_of_range_become_the_receive_time(sent, kept):
 
     assert (result.events[0].timestamp == parse_timestamp(sent)) is kept
     assert kept or result.events[0].timestamp == NOW
-    assert result.repairs["timestamp"] == (0 if kept else 1)
+    assert result.repairs["timestamp_replaced"] == (0 if kept else 1)
 
 
 def test_limits_on_time_may_be_wider_than_time_itself():
@@ -185,7 +185,7 @@ def test_long_texts_are_cut_at_their_limit_and_marked(name, limit, mark):
         result = all_of(WireEvent(**{"message": "hi", name: sent}))
 
         assert getattr(result.events[0], name) == kept
-        assert result.repairs[name] == (0 if kept == sent else 1)
+        assert result.repairs[f"{name}_cut"] == (0 if kept == sent else 1)
 
 
 @given(st.text(), st.integers(0, 40))
@@ -253,7 +253,7 @@ def test_fields_over_their_limit_are_dropped_whole():
     result = all_of(WireEvent(message="hi", fields=over | {"trace_id": "7", "duration_ms": 5}))
     assert (result.events[0].fields, result.events[0].duration) == ({}, None)
     assert result.events[0].trace_id == (7).to_bytes(16, "big")
-    assert result.repairs == {"fields": 1}
+    assert result.repairs == {"fields_too_large": 1}
 
 
 @pytest.mark.parametrize(
