@@ -31,9 +31,6 @@ _MAX_MEMBERS: Final = 10_000
 _ZSTD_WINDOW: Final = 8 * 2**20
 
 
-# The request's entry that holds the server's count.
-BODIES: Final = "sidecar.bodies"
-_HELD: Final = "sidecar.held"
 # Bodies up to this size are not counted: as many as there are connections fit into memory.
 _SMALL: Final = 64 * 1024
 
@@ -60,6 +57,11 @@ class Bodies:
         """The request is done."""
         if _HELD in request:
             self.size -= request[_HELD]
+
+
+# The server's count, and the request's part of it.
+BODIES: Final = web.RequestKey("bodies", Bodies)
+_HELD: Final = web.RequestKey("held", int)
 
 
 async def read_body(
@@ -106,7 +108,7 @@ async def read_body(
 
 
 def _hold(request: web.BaseRequest, size: int) -> None:
-    bodies: Bodies | None = request.get(BODIES)
+    bodies = request.get(BODIES)
     if size > _SMALL and bodies is not None:
         bodies.hold(request, size)
 

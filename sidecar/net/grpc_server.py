@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 import grpc.aio
@@ -14,7 +13,7 @@ from config import Duration, Endpoint, SettingError, Settings
 from config.settings import Ignored
 from sidecar.errors import DeliveryError, Retryable, StartError
 from sidecar.net.shared import GRACE, RETRY_AFTER, Lease, SharedServer
-from sidecar.net.sockets import addresses, bind, close_all, remove_stale
+from sidecar.net.sockets import addresses, bind, close_all
 from sidecar.net.status import GrpcContext, grpc_abort
 from sidecar.net.tls import Material, Renewal, TlsServerSettings, server_context
 
@@ -146,62 +145,13 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
 
     async def listen(self, settings: GrpcServerSettings, owner: str) -> int:
         """As the base says."""
-        credentials = self._credentials(settings.tls, owner) if settings.tls is not None else None
-        server = grpc.aio.server(handlers=[_Dispatch(self.table)], options=_options(settings))
-        try:
-            port = await self._bind(server, credentials, owner)
-        except RuntimeError as error:
-            raise StartError(f"{owner}: can't listen on {self.endpoint}: {error}") from None
-        await server.start()
-        self._server = server
-        return port
-
-    async def _bind(self, server: grpc.aio.Server, credentials: grpc.ServerCredentials | None, owner: str) -> int:
-        def add(address: str) -> int:
-            if credentials is None:
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, credentials)
-
-        if self.endpoint.path is not None:
-            # The library takes a living server's socket away without a word.
-            remove_stale(Path(self.endpoint.path), owner)
-            add(f"unix:{self.endpoint.path}")
-            return 0
-        port = self.endpoint.port
-        if port:
-            # The library says only that it failed; a bind of our own says why.
-            close_all(await bind(self.endpoint, owner))
-        for address in await addresses(self.endpoint, owner):
-            try:
-                port = add(address.text(port))
-            except RuntimeError:
-                if not address.optional:
-                    raise
-        return port
-
-    def _credentials(self, tls: TlsServerSettings, owner: str) -> grpc.ServerCredentials:
-        material = Material.read(tls, owner)
-        server_context(material, tls, owner)  # says what is wrong, where the library only fails handshakes
-        renewed: list[Material] = []
-
-        async def renew(fresh: Material) -> None:
-            renewed[:] = [fresh]
-
-        def fetch() -> grpc.ServerCertificateConfiguration | None:
-            # Called by a thread of the library before each handshake.
-            return _certificates(renewed.pop()) if renewed else None
-
-        self._renewal = Renewal(tls, material, owner, renew)
-        return grpc.dynamic_ssl_server_credentials(
-            _certificates(material),
-            fetch,  # type: ignore[arg-type] # None means no change, says its documentation
-            require_client_authentication=material.client_ca is not None,
-        )
+        return await self._listen(settings, _material(settings, owner), self.endpoint.port, owner)
 
     async def change(self, settings: GrpcServerSettings, owner: str) -> int:
         """As the base says. The library can't hand a socket over, so clients have to reconnect."""
+        material = _material(settings, owner)
         await self.shut()
-        return await self.listen(settings, owner)
+        return await self._listen(settings, material, self.port, owner)
 
     async def shut(self) -> None:
         """As the base says."""
@@ -211,6 +161,67 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(GRACE)
+
+    async def _listen(self, settings: GrpcServerSettings, material: Material | None, port: int, owner: str) -> int:
+        if self.endpoint.port or self.endpoint.path:
+            # The library says only that it failed, and takes a living server's Unix socket away without a word. A bind
+            # of our own says why.
+            close_all(await bind(self.endpoint, owner))
+        server = grpc.aio.server(handlers=[_Dispatch(self.table)], options=_options(settings))
+        renewed: list[Material] = []
+        credentials = _credentials(material, renewed) if material is not None else None
+        try:
+            port = await self._add_ports(server, credentials, port, owner)
+        except RuntimeError as error:
+            raise StartError(f"{owner}: can't listen on {self.endpoint}: {error}") from None
+        await server.start()
+        self._server = server
+        if settings.tls is not None and material is not None:
+
+            async def renew(fresh: Material) -> None:
+                renewed[:] = [fresh]
+
+            self._renewal = Renewal(settings.tls, material, owner, renew)
+        return port
+
+    async def _add_ports(
+        self, server: grpc.aio.Server, credentials: grpc.ServerCredentials | None, port: int, owner: str
+    ) -> int:
+        def add(address: str) -> int:
+            if credentials is None:
+                return server.add_insecure_port(address)
+            return server.add_secure_port(address, credentials)
+
+        if self.endpoint.path is not None:
+            add(f"unix:{self.endpoint.path}")
+            return 0
+        for address in await addresses(self.endpoint, owner):
+            try:
+                port = add(address.text(port))
+            except RuntimeError:
+                if not address.optional:
+                    raise
+        return port
+
+
+def _material(settings: GrpcServerSettings, owner: str) -> Material | None:
+    if settings.tls is None:
+        return None
+    material = Material.read(settings.tls, owner)
+    server_context(material, settings.tls, owner)  # says what is wrong, where the library only fails handshakes
+    return material
+
+
+def _credentials(material: Material, renewed: list[Material]) -> grpc.ServerCredentials:
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        # Called by a thread of the library before each handshake.
+        return _certificates(renewed.pop()) if renewed else None
+
+    return grpc.dynamic_ssl_server_credentials(
+        _certificates(material),
+        fetch,  # type: ignore[arg-type] # None means no change, says its documentation
+        require_client_authentication=material.client_ca is not None,
+    )
 
 
 def _certificates(material: Material) -> grpc.ServerCertificateConfiguration:

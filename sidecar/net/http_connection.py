@@ -54,13 +54,17 @@ class Connection(web.RequestHandler):
         self,
         request: web.BaseRequest,
         status: int = 500,
-        exc: BaseException | None = None,  # noqa: ARG002 (aiohttp's signature)
+        exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer what is not HTTP: 400, without a traceback in the log for every stray byte on the port."""
-        _LOGGER.debug("not an HTTP request from %s: %s", request.remote, message)
-        # Exceptions of handlers are the dispatcher's business; should one get here, it may pass later.
-        response = web.Response(status=503 if status >= 500 else status, text=f"not an HTTP request: {message}\n")
+        if status >= 500:
+            # A mistake of ours outside the handlers, whose exceptions never get here. It may pass later.
+            _LOGGER.error("a request from %s failed", request.remote, exc_info=exc)
+            status, message = 503, "internal error; the sidecar's log says more"
+        else:
+            _LOGGER.debug("not an HTTP request from %s: %s", request.remote, message)
+        response = web.Response(status=status, text=f"{message}\n")
         response.force_close()
         return response
 

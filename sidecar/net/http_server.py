@@ -179,8 +179,8 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         if not lease.is_open:
             return http_answer(Retryable("closing; come again", after=RETRY_AFTER, reason="closing"), request)
         lease.active += 1
-        request[BODIES] = self._bodies
         try:
+            request[BODIES] = self._bodies
             return await route.handler(request)
         except DeliveryError as error:
             return http_answer(error, request)

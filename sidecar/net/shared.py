@@ -105,7 +105,7 @@ class Lease(Generic[S, H]):
         Works twice, and without `open`.
         """
         self.is_open = False
-        self._server.leases.discard(self)
+        self._server.remove(self)
         if self.active:
             self.idle = self.idle or asyncio.Event()
             try:
@@ -140,8 +140,7 @@ class SharedServer(ABC, Generic[S, H]):
         self.port = endpoint.port
         self.table: dict[str, Claim[S, H]] = {}
         # Leases that were made and never opened go away by themselves: those of a document that was only looked at.
-        self.leases: weakref.WeakSet[Lease[S, H]] = weakref.WeakSet()
-        self._newest: list[weakref.ref[Lease[S, H]]] = []
+        self._leases: list[weakref.ref[Lease[S, H]]] = []
         self._applied: S | None = None
         self._lock = asyncio.Lock()
 
@@ -158,8 +157,16 @@ class SharedServer(ABC, Generic[S, H]):
                         f"{lease.owner} and {other.owner} share {self.endpoint} and say differently how it behaves "
                         f"({_differences(lease.settings, other.settings)}); write the same for both, or two endpoints"
                     )
-        self.leases.add(lease)
-        self._newest = [weakref.ref(lease), *(ref for ref in self._newest if ref() in self.leases)]
+        self._leases = [weakref.ref(one) for one in (*self.leases, lease)]
+
+    def remove(self, lease: Lease[S, H]) -> None:
+        """Forget a lease that has closed."""
+        self._leases = [weakref.ref(one) for one in self.leases if one is not lease]
+
+    @property
+    def leases(self) -> list[Lease[S, H]]:
+        """The leases, in the order in which they were made."""
+        return [lease for ref in self._leases if (lease := ref()) is not None]
 
     @property
     def address(self) -> str:
@@ -200,11 +207,8 @@ class SharedServer(ABC, Generic[S, H]):
             self._applied = wanted
 
     def _wanted(self) -> S:
-        for ref in self._newest:
-            lease = ref()
-            if lease is not None and lease in self.leases and lease.settings is not None:
-                return lease.settings
-        return self.default_settings()
+        said = [lease.settings for lease in self.leases if lease.settings is not None]
+        return said[-1] if said else self.default_settings()
 
     @abstractmethod
     def default_settings(self) -> S:

@@ -119,7 +119,7 @@ def _bind_tcp(address: Address, port: int) -> socket.socket:
 
 
 def _bind_unix(path: Path, owner: str) -> socket.socket:
-    remove_stale(path, owner)
+    _remove_stale(path, owner)
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         one.bind(str(path))
@@ -131,7 +131,7 @@ def _bind_unix(path: Path, owner: str) -> socket.socket:
     return one
 
 
-def remove_stale(path: Path, owner: str) -> None:
+def _remove_stale(path: Path, owner: str) -> None:
     """Remove a socket file that a process left behind when it died.
 
     Raises:
