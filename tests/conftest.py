@@ -25,6 +25,8 @@ settings.register_profile(
 )
 settings.load_profile("sidecar")
 
+# Seconds that a test may take. Less than pytest-timeout's, which is the last resort.
+_PATIENCE = 60
 _PROCESS = Path("/proc/self")
 # TCP states in /proc/net/tcp: ESTABLISHED, CLOSE_WAIT, LISTEN.
 _OPEN = {"01", "08", "0A"}
@@ -59,12 +61,20 @@ def nothing_left_behind(request):
 
 @pytest.fixture
 async def no_task_left_behind():
-    """Fail the test whose tasks are still running when it and its fixtures have ended."""
+    """Fail the test that takes too long, or whose tasks are still running when it and its fixtures have ended."""
     before = asyncio.all_tasks()
+    too_long = asyncio.get_running_loop().call_later(_PATIENCE, _cancel_all)
     yield
+    too_long.cancel()
     await asyncio.sleep(0)  # what has just been cancelled ends
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, f"tasks left running by the test: {[task.get_name() for task in left]}"
+
+
+def _cancel_all():
+    # pytest-timeout interrupts by a signal, which uvloop does not let through, or by ending the whole process.
+    for task in asyncio.all_tasks():
+        task.cancel(f"the test takes longer than {_PATIENCE} s")
 
 
 def find_free_port():

@@ -181,7 +181,8 @@ class HttpServer(RecordingServer):
 
     async def start(self):
         """Listen."""
-        self._runner = web.ServerRunner(web.Server(self._handle, auto_decompress=False), shutdown_timeout=0)
+        server = web.Server(self._handle, auto_decompress=False, handler_cancellation=True)
+        self._runner = web.ServerRunner(server, shutdown_timeout=0.01)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._ssl_context)
         await site.start()
