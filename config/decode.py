@@ -11,6 +11,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -117,17 +118,15 @@ class Decoder:
         if choices is not None:
             return self._choice(kind, choices, node, path)
         value = node.value
-        if kind in {str, Secret} or isinstance(value, str):
-            value = value if node.text is None else node.text
-        if kind is float and type(value) is int:
-            value = float(value)
-        if kind is int and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if kind in {str, int, float, bool}:
+        if kind in {int, float, bool}:
+            value = _number(kind, value)
             return value if type(value) is kind else self._mismatch(kind, node, path)
-        if not isinstance(value, str) and not _takes_number(kind, value):
+        takes_number = _takes_number(kind, value)
+        if node.text is not None and not takes_number:
+            value = node.text
+        if not isinstance(value, str) and not takes_number:
             return self._mismatch(kind, node, path)
-        return self._made(kind, value, node, path)
+        return value if kind is str else self._made(kind, value, node, path)
 
     def _made(self, kind: Any, value: Any, node: Node, path: Path) -> Any:
         make: Callable[[Any], Any] = ComponentId.parse if kind is ComponentId else kind
@@ -138,14 +137,15 @@ class Decoder:
             return self._wrong(node, path, f"{_shown(kind, node)} is not {form_of(kind)}" if hidden else str(error))
 
     def _choice(self, kind: Any, choices: dict[str, Any], node: Node, path: Path) -> Any:
-        if isinstance(node.value, list | dict):
-            return self._mismatch(kind, node, path)
-        text = as_written(node.value)
-        for name in (text, text.lower()):
-            if name in choices:
-                return choices[name]
-        advice = f"; one of: {', '.join(choices)}" if node.origins else did_you_mean(text, choices, "one of")
-        return self._wrong(node, path, f"{node.shown()} is not a choice{advice}")
+        text = as_written(node.value) if node.text is None else node.text
+        name = text if text in choices else text.lower()
+        if name not in choices and isinstance(node.value, str):
+            advice = f"; one of: {', '.join(choices)}" if node.origins else did_you_mean(text, choices, "one of")
+            return self._wrong(node, path, f"{node.shown()} is not a choice{advice}")
+        choice = choices.get(name)
+        written = choice.value if isinstance(choice, Enum) else choice
+        fits = choice is not None and (node.text is not None or type(node.value) is type(written))
+        return choice if fits else self._mismatch(kind, node, path)
 
     def _items(self, annotation: Any, arguments: tuple[Any, ...], node: Node, path: Path) -> Any:
         origin = origin_of(annotation)
@@ -163,13 +163,18 @@ class Decoder:
         if not isinstance(node.value, dict):
             return self._mismatch(annotation, node, path)
         key_kind, kind = arguments or (str, Any)
-        entries: list[tuple[Any, Any]] = []
+        names: dict[Any, Any] = {}
+        parts: list[Any] = []
         for key, child in node.value.items():
             if not _is_absent(kind, child):
                 key_node = Node(str(key), key.place, origins=node.origins if key.hidden else ())
-                entries.append((self.value(key_kind, key_node, (*path, key)), self.value(kind, child, (*path, key))))
-        kept = {key: value for key, value in entries if key is not INVALID and value is not INVALID}
-        return kept if self._may_keep(part for entry in entries for part in entry) else INVALID
+                name = self.value(key_kind, key_node, (*path, key))
+                if name is not INVALID and name in names:
+                    name = self._wrong(key_node, (*path, key), f"means the same as another key: {name}")
+                names[name] = self.value(kind, child, (*path, key))
+                parts += name, names[name]
+        kept = {name: value for name, value in names.items() if name is not INVALID and value is not INVALID}
+        return kept if self._may_keep(parts) else INVALID
 
     def _may_keep(self, parts: Iterable[Any]) -> bool:
         return self.tolerant or all(part is not INVALID for part in parts)
@@ -289,6 +294,13 @@ def _place_of(node: Node, path: Path, place: Place) -> Place:
     return place
 
 
+def _number(kind: Any, value: Any) -> Any:
+    """A number as the type that its field has, where nothing is lost."""
+    if kind is float and type(value) is int:
+        return float(value)
+    return int(value) if kind is int and type(value) is float and value.is_integer() else value
+
+
 def _takes_number(kind: Any, value: object) -> bool:
     if type(value) is int and (kind is Size or (issubclass(kind, Duration) and value == 0)):
         return True
@@ -347,6 +359,12 @@ def _advice_of_limit(limit: Any, value: Any) -> str:
     )
     for measured, holds, bound, advice in rows:
         if bound is not None and not holds(measured, bound):
-            unit = type(value) if isinstance(value, Duration | Size) else str
-            return advice.format(unit(bound))
+            shown = (
+                Duration(bound)
+                if isinstance(value, Duration)
+                else Size(int(bound))
+                if isinstance(value, Size)
+                else bound
+            )
+            return advice.format(shown)
     return ""

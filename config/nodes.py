@@ -68,10 +68,12 @@ class Node:
         """The deepest node on a path, and how many steps of the path lead to it."""
         node = self
         for done, step in enumerate(path):
-            try:
-                node = node.value[step]
-            except (TypeError, LookupError):
+            parts = node.value if isinstance(node.value, dict) else {}
+            if isinstance(node.value, list):
+                parts = dict(enumerate(node.value))
+            if step not in parts:
                 return node, done
+            node = parts[step]
         return node, len(path)
 
     def walk(self) -> Iterator[Node]:

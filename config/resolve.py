@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple, TypeAlias
 
 from config.decode import Located, decode, problem_of
@@ -187,29 +189,28 @@ class _Resolver:
 
     def circles(self, pipelines: tuple[ResolvedPipeline, ...]) -> None:
         """Find pipelines that feed themselves through connectors."""
-        next_of = {
-            source.id: [
-                (connector, target.id)
-                for connector in source.exporters
-                if connector in self.sections.connectors
-                for target in pipelines
-                if connector in target.receivers and self.connects(connector.type, source.signal, target.signal)
-            ]
+        links = {
+            (source.id, target.id): connector
             for source in pipelines
+            for target in pipelines
+            for connector in source.exporters
+            if connector in target.receivers and connector in self.sections.connectors
+            if self.connects(connector.type, source.signal, target.signal)
         }
-        finished: set[ComponentId] = set()
-
-        def follow(pipeline: ComponentId, chain: list[ComponentId]) -> None:
-            if pipeline in chain[::2]:
-                circle = " → ".join(map(str, [*chain[chain.index(pipeline) :], pipeline]))
-                self.error(("service", "pipelines", str(pipeline)), f"feeds itself: {circle}; break the circle")
-            elif pipeline not in finished:
-                for connector, target in next_of[pipeline]:
-                    follow(target, [*chain, pipeline, connector])
-                finished.add(pipeline)
-
-        for pipeline in next_of:
-            follow(pipeline, [])
+        while True:
+            sorter: TopologicalSorter[ComponentId] = TopologicalSorter()
+            for source, target in links:
+                sorter.add(target, source)
+            try:
+                sorter.prepare()
+            except CycleError as error:
+                circle: list[ComponentId] = error.args[1]
+                steps = list(itertools.pairwise(circle))
+                chain = "".join(f"{source} → {links[source, target]} → " for source, target in steps) + str(circle[-1])
+                self.error(("service", "pipelines", str(circle[0])), f"feeds itself: {chain}; break the circle")
+                del links[steps[0]]
+            else:
+                return
 
     def unused(self) -> None:
         for kind, name, body in self.bodies():

@@ -58,7 +58,7 @@ def json_schema(installed: Mapping[str, Mapping[str, type[Settings]]]) -> Schema
         document["properties"][kind] = {
             "description": f"The {kind} of this document, by id: `type` or `type/name`.",
             "type": ["object", "null"],
-            "patternProperties": {f"^{name}(/.+)?$": writer.type(one) for name, one in sorted(components.items())},
+            "patternProperties": {f"^{name}(/.+)?$": writer.value(one) for name, one in sorted(components.items())},
             "additionalProperties": False,
         }
     pipelines = writer.definitions[_name_of(ServiceSettings)]["properties"]["pipelines"]
@@ -77,26 +77,26 @@ class _Writer:
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {}
 
-    def type(self, annotation: Any) -> Schema:
+    def value(self, annotation: Any) -> Schema:
         """The schema of a field's type."""
         annotation, limits = bare(annotation)
-        schema = self._type(annotation)
+        schema = self._value(annotation)
         for limit in limits:
             if isinstance(limit, msgspec.Meta):
                 schema = {**schema, **_limits(limit, annotation)}
         return schema
 
-    def _type(self, annotation: Any) -> Schema:
+    def _value(self, annotation: Any) -> Schema:
         origin, arguments = origin_of(annotation), typing.get_args(annotation)
         section = section_of(annotation)
         if section is not None or is_settings(annotation):
             return self._reference(section or annotation, optional=section is not None)
         if origin in UNIONS:
-            return {"anyOf": [self.type(arm) for arm in arguments]}
+            return {"anyOf": [self.value(arm) for arm in arguments]}
         if origin in MAPS:
-            return {"type": ["object", "null"], "additionalProperties": self.type(arguments[1] if arguments else Any)}
+            return {"type": ["object", "null"], "additionalProperties": self.value(arguments[1] if arguments else Any)}
         if origin in LISTS:
-            return {"type": ["array", "null"], "items": self.type(arguments[0] if arguments else Any)}
+            return {"type": ["array", "null"], "items": self.value(arguments[0] if arguments else Any)}
         return {} if annotation in {Any, Located} else _scalar(annotation)
 
     def _reference(self, settings_type: type[Settings], *, optional: bool) -> Schema:
@@ -113,7 +113,7 @@ class _Writer:
         if optional and "enabled" not in fields_of(settings_type):
             properties["enabled"] = {"description": "false leaves this section out.", "type": "boolean"}
         for key, field in fields_of(settings_type).items():
-            schema = self.type(field.type)
+            schema = self.value(field.type)
             if IGNORED in bare(field.type)[1]:
                 schema = {"deprecated": True, "description": "Accepted, but without effect here."}
             else:

@@ -92,5 +92,4 @@ def form_of(annotation: Any) -> str:
     if choices is not None:
         return f"one of {', '.join(choices)}"
     origin = dict if is_settings(arms[0]) else origin_of(arms[0])
-    form: str = _FORMS.get(origin) or getattr(origin, "form", f"a text for {origin.__name__}")
-    return form
+    return str(_FORMS.get(origin) or getattr(origin, "form", f"a text for {origin.__name__}"))
