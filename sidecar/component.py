@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from config import ComponentId, Settings
 from sidecar.batch import Batch, Identity
@@ -147,6 +147,12 @@ class Component(Generic[S]):
 
     async def stop(self) -> None:
         """Send what is held and let go of everything."""
+
+    def carry(self, old: Self) -> None:
+        """Take over the state of the component that this one succeeds when the document is reloaded.
+
+        Both have been started; `old` gets nothing more and is stopped afterwards. Must not wait.
+        """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.context.id}>"

@@ -5,27 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
-from typing import Any, TypeAlias
+from typing import Any
 
 from config import ComponentId, SettingError
 from config.problems import ConfigError, Problem
 from config.resolve import Resolved, ResolvedPipeline
-from sidecar.component import Clock, Connector, Context, Extension, Kind, Processor
+from sidecar.component import Clock, Connector, Context, Exporter, Extension, Kind, Processor
 from sidecar.delivery import DeliverySettings
 from sidecar.net import Listeners
 from sidecar.pipeline.direct import CountingSink, DirectSink
 from sidecar.pipeline.gate import Gate, Route, Sink
 from sidecar.pipeline.observe import Drops, ExporterCounts, ObservedConsumer, Step
 from sidecar.pipeline.outbox import Outbox
+from sidecar.plan import Key, Plan, plan
 from sidecar.registry import Registry
 from sidecar.signals import Signal
-from sidecar.telemetry.health import HealthBoard
+from sidecar.telemetry.health import Health, HealthBoard
 from sidecar.telemetry.metrics import Meter, Metrics
-
-Key: TypeAlias = tuple[Kind, ComponentId]
 
 
 @dataclass
@@ -67,130 +66,184 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@dataclass
-class Node:
-    """One component with what the runtime keeps beside it."""
+class Extensions(dict[ComponentId, Extension[Any]]):
+    """The running extensions, as one component sees them. `asked` are those that it has asked for, and depends on."""
 
-    kind: Kind
-    component: Any  # a component of that kind, which the registry has checked
+    def __init__(self, extensions: Mapping[ComponentId, Extension[Any]]) -> None:
+        super().__init__(extensions)
+        self.asked: set[ComponentId] = set()
+
+    def get(self, key: ComponentId, default: Any = None) -> Any:
+        """The extension, noting that it was asked for."""
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+@dataclass(eq=False)
+class Node:
+    """One component with what the runtime keeps beside it.
+
+    Attributes:
+        component: of the kind that the key says, which the registry has checked.
+        sink: the end of a pipeline that an exporter or a connector is.
+        intake: what a receiver or a connector emits into, with its counts.
+        gate: behind what the component emits into. Pointing it elsewhere is how a reload takes effect.
+    """
+
+    key: Key
+    component: Any
     meter: Meter
     drops: Drops
     tasks: Tasks
+    health: Health
+    extensions: Extensions
+    sink: Sink | None = None
+    intake: ObservedConsumer | None = None
+    gate: Gate | None = None
 
     @property
-    def id(self) -> str:
-        """The id with its kind, for messages: `exporters/otlp`."""
-        return f"{self.kind.value}/{self.component.context.id}"
+    def outbox(self) -> Outbox | None:
+        """The exporter's outbox, where it has one."""
+        return self.sink if isinstance(self.sink, Outbox) else None
+
+    def __str__(self) -> str:
+        return str(self.key)
 
 
 @dataclass
 class Graph:
-    """Everything that one document asks for.
+    """Everything that one document asks for, made and wired.
 
     Attributes:
-        extensions: in the order in which they start.
-        receivers, exporters, connectors: by id.
-        processors: by pipeline, in the order of the flow. Each pipeline has its own.
+        resolved: the document.
+        plan: what was kept of the graph before, and what was made.
+        nodes: all components.
         order: the pipelines in the order of the flow: those that feed a connector before those that start with it.
-        outboxes: by exporter; those that send over a network have one.
-        intakes: what each receiver and connector emits into.
     """
 
-    extensions: dict[ComponentId, Node] = field(default_factory=dict)
-    receivers: dict[ComponentId, Node] = field(default_factory=dict)
-    exporters: dict[ComponentId, Node] = field(default_factory=dict)
-    connectors: dict[ComponentId, Node] = field(default_factory=dict)
-    processors: dict[ComponentId, list[Node]] = field(default_factory=dict)
-    order: list[ResolvedPipeline] = field(default_factory=list)
-    outboxes: dict[ComponentId, Outbox] = field(default_factory=dict)
-    intakes: dict[Key, ObservedConsumer] = field(default_factory=dict)
+    resolved: Resolved
+    plan: Plan
+    order: list[ResolvedPipeline]
+    nodes: dict[Key, Node] = field(default_factory=dict)
+    _routes: list[tuple[Gate, Mapping[Signal, Sequence[Route]]]] = field(default_factory=list)
 
     def against_the_flow(self) -> Iterator[Node]:
         """All components in the order of a start: what serves others, then the ends of pipelines, receivers last."""
-        yield from self.extensions.values()
-        yield from self.exporters.values()
+        yield from self.of(Kind.EXTENSION)
+        yield from self.of(Kind.EXPORTER)
         for pipeline in reversed(self.order):
             yield from self.connectors_after(pipeline)
-            yield from reversed(self.processors[pipeline.id])
-        yield from self.receivers.values()
+            yield from reversed(self.processors(pipeline))
+        yield from self.of(Kind.RECEIVER)
+
+    def with_the_flow(self) -> Iterator[Node]:
+        """All components in the order of a stop."""
+        yield from reversed(list(self.against_the_flow()))
+
+    def of(self, kind: Kind) -> list[Node]:
+        """The components of a kind, in the order of the document."""
+        return [node for node in self.nodes.values() if node.key.kind is kind]
+
+    def processors(self, pipeline: ResolvedPipeline) -> list[Node]:
+        """The processors of a pipeline, in the order of the flow."""
+        return [self.nodes[Key(Kind.PROCESSOR, name, pipeline.id)] for name in pipeline.processors]
 
     def connectors_after(self, pipeline: ResolvedPipeline) -> list[Node]:
         """The connectors to which this pipeline is the last that brings something."""
         later = self.order[self.order.index(pipeline) + 1 :]
         return [
-            self.connectors[name]
+            node
             for name in pipeline.exporters
-            if name in self.connectors and not any(name in one.exporters for one in later)
+            if (node := self.nodes.get(Key(Kind.CONNECTOR, name))) is not None
+            and not any(name in one.exporters for one in later)
         ]
 
-    async def drain(self, deadline: float) -> None:
-        """Let all outboxes send what they hold until `deadline` (monotonic seconds)."""
-        await asyncio.gather(*(outbox.drain(deadline) for outbox in self.outboxes.values()))
+    def uses(self, key: Key) -> frozenset[ComponentId]:
+        """The extensions that a component has asked for."""
+        return frozenset(self.nodes[key].extensions.asked)
+
+    def take_over(self, old: Graph | None) -> None:
+        """Let the data flow through this graph from now on. One step: no batch sees a half of it.
+
+        Components that succeed another of the same key take over its state and what it holds.
+        """
+        for key in self.plan.make:
+            node, before = self.nodes[key], old.nodes.get(key) if old else None
+            if before is not None and type(before.component) is type(node.component):
+                node.component.carry(before.component)
+            if node.outbox is not None:
+                if before is not None and before.outbox is not None:
+                    node.outbox.adopt(before.outbox)
+                _observe_queue(node.meter, node.outbox)
+        for gate, routes in self._routes:
+            gate.routes = routes
+
+    def point(self, node: Node, routes: Mapping[Signal, Sequence[Route]]) -> Gate:
+        """Point what a component emits to routes: at once where it is new, else when this graph takes over."""
+        if node.gate is None:
+            node.gate = Gate(routes)
+        else:
+            self._routes.append((node.gate, routes))
+        return node.gate
+
+
+def _observe_queue(meter: Meter, outbox: Outbox) -> None:
+    queue = outbox.exporter.settings.sending_queue
+    meter.gauge("otelcol_exporter_queue_size", "What the queue holds.", lambda: outbox.held.of(queue.sizer))
+    meter.gauge("otelcol_exporter_queue_capacity", "What the queue can hold.", lambda: queue.queue_size)
+    meter.gauge("sidecar_exporter_queue_bytes", "Bytes that the queue holds.", lambda: outbox.held.bytes)
 
 
 class GraphBuilder:
     """Makes a graph. Nothing is opened or started: `sidecar validate` does this too."""
 
-    def __init__(self, resolved: Resolved, registry: Registry, host: Host) -> None:
+    def __init__(self, resolved: Resolved, registry: Registry, host: Host, old: Graph | None = None) -> None:
+        """Plan what is kept of `old`, the graph that runs."""
         self._resolved = resolved
         self._registry = registry
         self._host = host
-        self._graph = Graph(order=_in_order(resolved))
+        self._old = old.nodes if old else {}
+        changes = plan(old.resolved, resolved, old.uses) if old else plan(None, resolved)
+        self._graph = Graph(resolved, changes, _in_order(resolved))
         self._problems: list[Problem] = []
         self._extensions: dict[ComponentId, Extension[Any]] = {}
-        self._sinks: dict[ComponentId, Sink] = {}
 
     def build(self) -> Graph:
         """Make and wire everything.
 
         Raises:
-            ConfigError: what components refuse, all of it, each at its place in the document.
+            ConfigError: what components refuse, all of it, each at its place in the document. What runs is untouched.
         """
-        self._make_components()
+        graph, changes = self._graph, self._graph.plan
+        kept = frozenset(changes.keep)
+        for key in sorted((*changes.keep, *changes.make), key=lambda key: key.kind is not Kind.EXTENSION):
+            node = self._old[key] if key in kept else self._make(key)
+            if node is not None:
+                graph.nodes[key] = node
+                if key.kind is Kind.EXTENSION:
+                    self._extensions[key.id] = node.component
+        for pipeline in graph.order:
+            self._check_signals(pipeline)
         if self._problems:
             raise ConfigError(self._problems)
-        for name, node in self._graph.exporters.items():
-            self._sinks[name] = self._exporter_sink(name, node)
-        for name, node in self._graph.connectors.items():
-            self._sinks[name] = DirectSink(node.component.export)
-        routes = {pipeline.id: self._route(pipeline) for pipeline in reversed(self._graph.order)}
-        for name, node in self._graph.receivers.items():
-            self._point(node, [pipeline for pipeline in self._graph.order if name in pipeline.receivers], routes)
-        for name, node in self._graph.connectors.items():
-            self._point(node, [pipeline for pipeline in self._graph.order if name in pipeline.receivers], routes)
-        return self._graph
+        self._wire()
+        return graph
 
     # Making.
 
-    def _make_components(self) -> None:
-        graph = self._graph
-        for name in self._resolved.service.extensions:
-            if (node := self._make(Kind.EXTENSION, name)) is not None:
-                graph.extensions[name] = node
-                self._extensions[name] = node.component
-        sections = {"receivers": graph.receivers, "exporters": graph.exporters, "connectors": graph.connectors}
-        for (kind, name), component in self._resolved.components.items():
-            if kind in sections and component.is_used and (node := self._make(Kind(kind), name)) is not None:
-                sections[kind][name] = node
-        for pipeline in graph.order:
-            made = [self._make(Kind.PROCESSOR, name, pipeline) for name in pipeline.processors]
-            graph.processors[pipeline.id] = [node for node in made if node is not None]
-            self._check_signals(pipeline)
-
-    def _make(self, kind: Kind, name: ComponentId, pipeline: ResolvedPipeline | None = None) -> Node | None:
+    def _make(self, key: Key) -> Node | None:
         """Make one component; None, and a problem, where it refuses its settings."""
-        labels = {kind.name.lower(): str(name)}
-        key = f"{kind.value}/{name}"
-        if pipeline is not None:
-            labels["pipeline"] = str(pipeline.id)
-            key += f" in {pipeline.id}"
+        labels = {key.kind.name.lower(): str(key.id)}
+        if key.pipeline is not None:
+            labels["pipeline"] = str(key.pipeline)
         meter = Meter(self._host.metrics, **labels)
-        logger = logging.getLogger(f"sidecar.{kind.value}/{name}")
-        health = self._host.board.of(key)
+        logger = logging.getLogger(f"sidecar.{key.kind.value}/{key.id}")
+        health = Health(str(key))
         drops = Drops(meter)
         tasks = Tasks(logger, health.failed)
+        extensions = Extensions(self._extensions)
         context = Context(
-            id=name,
+            id=key.id,
             logger=logger,
             meter=meter,
             clock=self._host.clock,
@@ -198,17 +251,17 @@ class GraphBuilder:
             health=health,
             board=self._host.board,
             spawner=tasks.spawn,
-            extensions=self._extensions,
+            extensions=extensions,
             on_dropped=drops,
         )
-        settings = self._resolved.components[kind.value, name].settings
+        settings = self._resolved.components[key.kind.value, key.id].settings
         try:
-            component = self._registry.load(kind, name.type)(settings, context)
+            component = self._registry.load(key.kind, key.id.type)(settings, context)
         except ValueError as error:
             path = error.path if isinstance(error, SettingError) else ()
-            self._problems.append(self._resolved.problem_at(kind.value, name, *path, message=str(error)))
+            self._problems.append(self._resolved.problem_at(key.kind.value, key.id, *path, message=str(error)))
             return None
-        return Node(kind, component, meter, drops, tasks)
+        return Node(key, component, meter, drops, tasks, health, extensions)
 
     def _check_signals(self, pipeline: ResolvedPipeline) -> None:
         """Find components that can't take the signal of a pipeline that names them."""
@@ -230,51 +283,60 @@ class GraphBuilder:
 
     # Wiring.
 
-    def _exporter_sink(self, name: ComponentId, node: Node) -> Sink:
-        exporter = node.component
+    def _wire(self) -> None:
+        graph = self._graph
+        for node in graph.nodes.values():
+            if node.sink is None and node.key.kind is Kind.EXPORTER:
+                node.sink = self._sink(node)
+            elif node.sink is None and node.key.kind is Kind.CONNECTOR:
+                node.sink = DirectSink(node.component.export)
+        routes = {pipeline.id: self._route(pipeline) for pipeline in reversed(graph.order)}
+        for node in (*graph.of(Kind.RECEIVER), *graph.of(Kind.CONNECTOR)):
+            by_signal: dict[Signal, list[Route]] = {}
+            for pipeline in graph.order:
+                if node.key.id in pipeline.receivers:
+                    by_signal.setdefault(Signal(pipeline.signal), []).append(routes[pipeline.id])
+            gate = graph.point(node, by_signal)
+            if node.intake is None:
+                node.intake = node.component.emit = ObservedConsumer(gate, node.meter)
+
+    def _sink(self, node: Node) -> Sink:
+        exporter: Exporter[Any] = node.component
         counts = ExporterCounts(node.meter)
         settings = exporter.settings
         if not isinstance(settings, DeliverySettings):
             return CountingSink(exporter.export, counts)
         if not settings.sending_queue.enabled:
             return CountingSink(exporter.export, counts, settings.timeout)
-        outbox = Outbox(
+        return Outbox(
             exporter,
             clock=self._host.clock,
             counts=counts,
             drops=node.drops,
-            health=exporter.context.health,
+            health=node.health,
             logger=exporter.context.logger,
         )
-        self._graph.outboxes[name] = outbox
-        queue = settings.sending_queue
-        node.meter.gauge("otelcol_exporter_queue_size", "What the queue holds.", lambda: outbox.held.of(queue.sizer))
-        node.meter.gauge("otelcol_exporter_queue_capacity", "What the queue can hold.", lambda: queue.queue_size)
-        node.meter.gauge("sidecar_exporter_queue_bytes", "Bytes that the queue holds.", lambda: outbox.held.bytes)
-        return outbox
 
     def _route(self, pipeline: ResolvedPipeline) -> Route:
         """The way through a pipeline. A long-form processor ends one route and starts another behind it."""
-        sinks: Sequence[Sink] = [self._sinks[name] for name in pipeline.exporters]
+        graph, signal = self._graph, Signal(pipeline.signal)
+        sinks = [self._end(name) for name in pipeline.exporters]
         steps: list[Step] = []
-        mutates = any(node.component.mutates for node in self._graph.processors[pipeline.id])
-        for node in reversed(self._graph.processors[pipeline.id]):
-            processor = node.component
-            if type(processor).consume is Processor.consume:
-                steps.insert(0, Step(processor, Signal(pipeline.signal), node.meter, node.drops))
+        processors = graph.processors(pipeline)
+        mutates = any(node.component.mutates for node in processors)
+        for node in reversed(processors):
+            if type(node.component).consume is Processor.consume:
+                steps.insert(0, Step(node.component, signal, node.meter, node.drops))
             else:
                 behind = Route(str(pipeline.id), steps, sinks, mutates=mutates)
-                processor.emit = Gate({Signal(pipeline.signal): [behind]})
-                sinks, steps = [DirectSink(processor.consume)], []
+                node.component.emit = graph.point(node, {signal: [behind]})
+                sinks, steps = [DirectSink(node.component.consume)], []
         return Route(str(pipeline.id), steps, sinks, mutates=mutates)
 
-    def _point(self, node: Node, pipelines: Sequence[ResolvedPipeline], routes: dict[ComponentId, Route]) -> None:
-        """Point what a receiver or a connector emits to its pipelines."""
-        by_signal: dict[Signal, list[Route]] = {}
-        for pipeline in pipelines:
-            by_signal.setdefault(Signal(pipeline.signal), []).append(routes[pipeline.id])
-        intake = ObservedConsumer(Gate(by_signal), node.meter)
-        node.component.emit = self._graph.intakes[node.kind, node.component.context.id] = intake
+    def _end(self, name: ComponentId) -> Sink:
+        node = self._graph.nodes.get(Key(Kind.EXPORTER, name)) or self._graph.nodes[Key(Kind.CONNECTOR, name)]
+        assert node.sink is not None  # noqa: S101 (set for every exporter and connector above)
+        return node.sink
 
 
 def _in_order(resolved: Resolved) -> list[ResolvedPipeline]:

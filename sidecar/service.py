@@ -1,18 +1,20 @@
-"""Carries a graph out: starts it against the flow, stops it with the flow, and says what became of every item."""
+"""Carries graphs out: starts against the flow, stops with it, reloads between, and says what became of every item."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 
-from config import Duration
 from config.resolve import Resolved
 from sidecar.component import Kind
 from sidecar.errors import StartError
 from sidecar.graph import Graph, GraphBuilder, Host, Node
 from sidecar.own_metrics import OwnMetrics
+from sidecar.plan import Key, plan
 from sidecar.registry import Registry
 from sidecar.signals import SCHEMAS
+from sidecar.telemetry.health import Health
 
 logger = logging.getLogger("sidecar.service")
 
@@ -27,11 +29,17 @@ class Service:
             ConfigError: components refuse their settings. Nothing has been opened.
         """
         self.host = host or Host()
-        self.resolved = resolved
+        self._registry = registry
         self.graph: Graph = GraphBuilder(resolved, registry, self.host).build()
-        self.own_metrics = OwnMetrics(resolved.service.telemetry, self.host.metrics, self.host.listeners)
-        self._started: list[Node] = []
+        self.own_metrics = self._make_own_metrics(resolved)
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
         self._is_stopped = False
+
+    @property
+    def resolved(self) -> Resolved:
+        """The document that runs."""
+        return self.graph.resolved
 
     async def start(self) -> None:
         """Start extensions, exporters, connectors, processors, and receivers last.
@@ -39,80 +47,164 @@ class Service:
         Raises:
             StartError: one of them can't start. What had been started has been stopped again.
         """
+        self.graph.take_over(None)
         try:
             await self.own_metrics.start()
-            for node in self.graph.against_the_flow():
-                self._started.append(node)
-                await self._start(node)
+            await self._start(self.graph.against_the_flow())
         except BaseException:
-            await self.stop(Duration(0))
+            await self.own_metrics.stop()
             raise
         self.host.board.ready = True
 
-    async def _start(self, node: Node) -> None:
+    async def reload(self, resolved: Resolved) -> Graph:
+        """Run another document. Components whose settings are equal are kept, with all that they hold.
+
+        New components are made and started before anything changes; then the data flows through them from one moment to
+        the next, and what is no longer wanted is stopped once it has sent what it holds.
+
+        Returns:
+            The graph that runs now; its `plan` says what has changed.
+
+        Raises:
+            ConfigError: components refuse their settings.
+            StartError: one of them can't start. In both cases everything goes on as before.
+        """
+        async with self._changing:
+            before = self.host.metrics.snapshot()
+            old, own_metrics = self.graph, None
+            try:
+                if resolved.service.telemetry != old.resolved.service.telemetry:
+                    with self.host.listeners.replacing({"service.telemetry.metrics.readers"}):
+                        own_metrics = self._make_own_metrics(resolved)
+                with self.host.listeners.replacing({f"{key.kind.value}.{key.id}" for key in self._leaving(resolved)}):
+                    graph = GraphBuilder(resolved, self._registry, self.host, old).build()
+                if own_metrics is not None:
+                    await own_metrics.start()
+                await self._start(node for node in graph.against_the_flow() if node.key in graph.plan.make)
+            except BaseException:
+                if own_metrics is not None:
+                    await own_metrics.stop()
+                self.host.metrics.restore(before)
+                raise
+            self.graph = graph
+            graph.take_over(old)
+            if own_metrics is not None:
+                replaced, self.own_metrics = self.own_metrics, own_metrics
+                await replaced.stop()
+            await self._retire(old, graph)
+            return graph
+
+    async def stop(self) -> None:
+        """Stop with the flow: receivers, processors, connectors, exporters once they have sent all, extensions.
+
+        Exporters have until `service.shutdown_timeout` to send; what is left then is dropped and counted.
+        """
+        async with self._changing:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+            self.host.board.ready = False
+            deadline = self._deadline()
+            await self._stop(self.graph.with_the_flow(), deadline)
+            if self._retiring:
+                await asyncio.wait(self._retiring, timeout=max(0.0, deadline - self.host.clock.monotonic()))
+            self._say_balance()
+            await self.own_metrics.stop()
+
+    # Steps.
+
+    async def _start(self, nodes: Iterable[Node]) -> None:
+        """Start in that order; when one can't, stop those that had started."""
+        started: list[Node] = []
+        replaced: list[Health] = []
+        try:
+            for node in nodes:
+                started.append(node)
+                replaced += filter(None, [self.host.board.components.get(node.health.component)])
+                self.host.board.add(node.health)
+                await self._start_one(node)
+        except BaseException:
+            await self._stop(reversed(started), self.host.clock.monotonic())
+            for health in replaced:
+                self.host.board.add(health)
+            raise
+
+    async def _start_one(self, node: Node) -> None:
         try:
             await node.component.start()
         except StartError:
             raise
         except Exception as error:
-            logger.exception("%s can't start", node.id)
-            raise StartError(f"{node.id}: can't start: {type(error).__name__}: {error}") from error
-        node.component.context.health.ok()
+            logger.exception("%s can't start", node)
+            raise StartError(f"{node}: can't start: {type(error).__name__}: {error}") from error
+        node.health.ok()
 
-    async def stop(self, within: Duration | None = None) -> None:
-        """Stop with the flow: receivers, processors, connectors, exporters once they have sent all, extensions.
-
-        Args:
-            within: how long exporters may take to send; `service.shutdown_timeout` by default. What is left then is
-                dropped and counted.
-        """
-        if self._is_stopped:
-            return
-        self._is_stopped = True
-        started, self._started = self._started, []
-        self.host.board.ready = False
-        graph, clock = self.graph, self.host.clock
-        deadline = clock.monotonic() + (self.resolved.service.shutdown_timeout if within is None else within)
-        await self._stop_all(graph.receivers.values(), started)
-        for pipeline in graph.order:
-            await self._stop_all(graph.processors[pipeline.id], started)
-            await self._stop_all(graph.connectors_after(pipeline), started)
-        for name, outbox in graph.outboxes.items():
-            if outbox.held.items:
-                logger.info("exporters/%s: %d items wait; sending until the deadline", name, outbox.held.items)
-        await graph.drain(deadline)
-        await self._stop_all(graph.exporters.values(), started)
-        self._say_balance()
-        await self._stop_all(reversed(graph.extensions.values()), started)
-        await self.own_metrics.stop()
-
-    async def _stop_all(self, nodes: Iterable[Node], started: list[Node]) -> None:
+    async def _stop(self, nodes: Iterable[Node], deadline: float) -> None:
+        """Stop in that order. Exporters stop together, since each may need the time until the deadline to send."""
+        exporters: list[Node] = []
         for node in nodes:
-            if node not in started:
+            if node.key.kind is Kind.EXPORTER:
+                exporters.append(node)
                 continue
-            started.remove(node)
-            node.component.context.health.report("stopping")
-            try:
-                await node.component.stop()
-            except Exception:
-                logger.exception("%s did not stop cleanly", node.id)
-            await node.tasks.cancel()
-            node.component.context.health.report("stopped")
+            if exporters:
+                await asyncio.gather(*(self._stop_one(one, deadline) for one in exporters))
+                exporters = []
+            await self._stop_one(node, deadline)
+        await asyncio.gather(*(self._stop_one(one, deadline) for one in exporters))
+
+    async def _stop_one(self, node: Node, deadline: float) -> None:
+        node.health.report("stopping")
+        if node.outbox is not None:
+            if node.outbox.held.items:
+                logger.info("%s: %d items wait; sending until the deadline", node, node.outbox.held.items)
+            await node.outbox.drain(deadline)
+        try:
+            await node.component.stop()
+        except Exception:
+            logger.exception("%s did not stop cleanly", node)
+        await node.tasks.cancel()
+        node.health.report("stopped")
+
+    async def _retire(self, old: Graph, new: Graph) -> None:
+        """Stop what the new graph does not keep: at once what is quick, beside the flow what still has to send."""
+        leaving = [node for node in old.with_the_flow() if node.key in new.plan.retire]
+        senders = [node for node in leaving if node.key.kind in {Kind.EXPORTER, Kind.EXTENSION}]
+        deadline = self._deadline()
+        await self._stop((node for node in leaving if node not in senders), deadline)
+        task = asyncio.create_task(self._retire_senders(senders, deadline), name="retire")
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _retire_senders(self, nodes: list[Node], deadline: float) -> None:
+        await self._stop(nodes, deadline)
+        for node in nodes:
+            if node.outbox is not None and node.outbox.balance.taken:
+                logger.info("balance: %s: %s", node, node.outbox.balance)
+            self.host.board.remove(node.health)
+
+    # Details.
+
+    def _leaving(self, resolved: Resolved) -> tuple[Key, ...]:
+        return plan(self.graph.resolved, resolved, self.graph.uses).retire
+
+    def _deadline(self) -> float:
+        return self.host.clock.monotonic() + self.resolved.service.shutdown_timeout
+
+    def _make_own_metrics(self, resolved: Resolved) -> OwnMetrics:
+        return OwnMetrics(resolved.service.telemetry, self.host.metrics, self.host.listeners)
 
     def _say_balance(self) -> None:
-        """Say what became of everything, once per receiver, processor and exporter that saw anything."""
-        for (kind, name), intake in self.graph.intakes.items():
-            accepted, refused = intake.total("accepted"), intake.total("refused")
-            for signal in accepted.keys() | refused.keys():
-                logger.info(
-                    "balance: %s/%s: accepted %d + refused %d %s",
-                    kind.value, name, accepted.get(signal, 0), refused.get(signal, 0), SCHEMAS[signal].items,
-                )  # fmt: skip
-        for name, outbox in self.graph.outboxes.items():
-            if outbox.balance.taken:
-                logger.info("balance: exporters/%s: %s", name, outbox.balance)
-        for node in self.graph.against_the_flow():
-            is_outbox = node.kind is Kind.EXPORTER and node.component.context.id in self.graph.outboxes
-            if not is_outbox and (dropped := node.drops.total()):
+        """Say what became of everything: a line per receiver, processor and exporter that saw anything."""
+        for node in self.graph.with_the_flow():
+            if node.intake is not None:
+                accepted, refused = node.intake.total("accepted"), node.intake.total("refused")
+                for signal in accepted.keys() | refused.keys():
+                    items = SCHEMAS[signal].items
+                    counts = accepted.get(signal, 0), refused.get(signal, 0)
+                    logger.info("balance: %s: accepted %d + refused %d %s", node, *counts, items)
+            if node.outbox is not None:
+                if node.outbox.balance.taken:
+                    logger.info("balance: %s: %s", node, node.outbox.balance)
+            elif dropped := node.drops.total():
                 reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(dropped.items()))
-                logger.info("balance: %s: dropped %s", node.id, reasons)
+                logger.info("balance: %s: dropped %s", node, reasons)

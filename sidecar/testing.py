@@ -1,4 +1,4 @@
-"""For the tests of components, built-in or a plugin's: make one as the runtime does, feed it, and look at what it emits."""
+"""For the tests of components, a plugin's too: make one as the runtime does, feed it, look at what it emits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sidecar.component import Component, Connector, Context, Extension, Processo
 from sidecar.errors import DeliveryError
 from sidecar.net import Listeners
 from sidecar.signals import Signal
-from sidecar.telemetry.health import HealthBoard
+from sidecar.telemetry.health import Health, HealthBoard
 from sidecar.telemetry.metrics import Meter, Metrics
 
 C = TypeVar("C", bound=Component[Any])
@@ -94,7 +94,7 @@ class Bench:
             meter=Meter(self.metrics, component=name),
             clock=self.clock,
             listeners=self.listeners,
-            health=self.board.of(name),
+            health=self._health(name),
             board=self.board,
             spawner=self._spawn,
             extensions=self.extensions,
@@ -109,6 +109,11 @@ class Bench:
         if isinstance(made, Receiver | Processor | Connector):
             made.emit = self.sink
         return made
+
+    def _health(self, name: str) -> Health:
+        health = self.board.components.get(name) or Health(name)
+        self.board.add(health)
+        return health
 
     async def close(self) -> None:
         """Cancel what the components have spawned."""

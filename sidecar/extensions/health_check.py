@@ -28,7 +28,7 @@ class HealthCheck(Extension[HealthCheckSettings]):
 
     def __init__(self, settings: HealthCheckSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._lease = context.listeners.http(settings.endpoint, "extensions.health_check: endpoint")
+        self._lease = context.listeners.http(settings.endpoint, f"extensions.{context.id}: endpoint")
         self._lease.route("GET", settings.path, self._answer)
 
     async def start(self) -> None:

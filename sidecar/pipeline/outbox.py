@@ -116,6 +116,7 @@ class Outbox:
         self._prefer_retry = True
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
+        self._successor: Outbox | None = None
         self._room = asyncio.Condition()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -127,6 +128,37 @@ class Outbox:
             f"{len(self._under_way)} under way{waits}>"
         )
 
+    def adopt(self, old: Outbox) -> None:
+        """Take over what another outbox holds, and its balance: this one succeeds it after a reload.
+
+        What is under way there ends there; what has to be tried again after that comes here.
+        """
+        old._successor = self
+        self.balance = old.balance
+        for shipment, handle in old._delayed.items():
+            handle.cancel()
+            old._retries.append(shipment)
+        old._delayed.clear()
+        for shipment in old._retries:
+            self.take(shipment, old)
+        old._retries.clear()
+        while (entry := old._backlog.evict_oldest()) is not None:
+            old.release([entry])
+            self.held.add(entry.items, entry.size)
+            self._backlog.put(entry)
+        if self.held.requests:
+            self._idle.clear()
+            self._dispatch()
+
+    def take(self, shipment: Shipment, old: Outbox) -> None:
+        """Take over a shipment that waits for its retry."""
+        old.release(shipment.entries)
+        for entry in shipment.entries:
+            self.held.add(entry.items, entry.size)
+        self._idle.clear()
+        self._retries.append(shipment)
+        self._dispatch()
+
     # The way in.
 
     async def reserve(self, batch: Batch) -> _Reservation:
@@ -136,6 +168,8 @@ class Outbox:
             Retryable: the queue is full (unless `on_full` drops, or `block_on_overflow` waits).
             TooLarge: it would not fit into an empty queue.
         """
+        if self._successor is not None:
+            return await self._successor.reserve(batch)
         entries = [self._entry(part) for part in self._parts(batch)]
         items = sum(entry.items for entry in entries)
         size = sum(entry.size for entry in entries)
@@ -196,6 +230,12 @@ class Outbox:
 
     def accept(self, entries: list[Entry]) -> None:
         """Queue what a reservation held room for."""
+        if self._successor is not None:  # since the reservation was made
+            self.release(entries)
+            for entry in entries:
+                self._successor.held.add(entry.items, entry.size)
+            self._successor.accept(entries)
+            return
         for entry in entries:
             self.balance.taken += entry.items
             self._backlog.put(entry)
@@ -300,6 +340,9 @@ class Outbox:
             self._finish_failed(shipment, reason, error)
             return
         self._logger.warning("sending failed, again in %.1f s: %s", delay, error)
+        if self._successor is not None:
+            self._successor.take(shipment, self)
+            return
         loop = asyncio.get_running_loop()
         self._delayed[shipment] = loop.call_later(delay, self._retry_now, shipment)
 

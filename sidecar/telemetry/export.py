@@ -67,7 +67,7 @@ class PeriodicExport:
         return Metric(name=family.name, description=family.description, unit="", data=data)
 
     def _point(self, labels: dict[str, str], instrument: own.Instrument, now: int) -> Any:
-        times: dict[str, int] = {"start_time_unix_nano": self._started_at, "time_unix_nano": now}
+        times: dict[str, Any] = {"start_time_unix_nano": self._started_at, "time_unix_nano": now}
         if isinstance(instrument, own.Histogram):
             return HistogramDataPoint(
                 attributes=labels,

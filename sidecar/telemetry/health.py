@@ -52,13 +52,14 @@ class HealthBoard:
         self.ready = False
         self.started_at = time.time()
 
-    def of(self, component: str) -> Health:
-        """The entry of one component, made on first use."""
-        return self.components.setdefault(component, Health(component))
+    def add(self, health: Health) -> None:
+        """Show a component's entry, in place of that of the one it succeeds."""
+        self.components[health.component] = health
 
-    def forget(self, component: str) -> None:
-        """Drop the entry of a component that is gone."""
-        self.components.pop(component, None)
+    def remove(self, health: Health) -> None:
+        """Drop the entry of a component that is gone, unless a successor has taken its place."""
+        if self.components.get(health.component) is health:
+            del self.components[health.component]
 
     @property
     def failing(self) -> list[Health]:

@@ -96,6 +96,15 @@ class Metrics:
             raise ValueError(f"metric {name} is a {family.kind}, and can't be a {kind} too")
         return family.series
 
+    def snapshot(self) -> dict[str, dict[Labels, Instrument]]:
+        """Which instruments there are, to `restore` when an attempt to make new components has failed."""
+        return {name: dict(family.series) for name, family in self._families.items()}
+
+    def restore(self, snapshot: dict[str, dict[Labels, Instrument]]) -> None:
+        """Forget the instruments that have been made since."""
+        for name, family in self._families.items():
+            family.series = snapshot.get(name, {})
+
     def forget(self, **labels: str) -> None:
         """Drop every series that carries all of `labels`: those of a component that is gone."""
         wanted = set(labels.items())

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from sidecar.telemetry import logs
 from sidecar.telemetry.exposition import Exposition
-from sidecar.telemetry.health import HealthBoard
+from sidecar.telemetry.health import Health, HealthBoard
 from sidecar.telemetry.metrics import Meter, Metrics
 
 
@@ -123,9 +123,22 @@ def test_repeated_messages_are_sampled_and_the_rest_counted(log):
 
 def test_the_board_knows_who_is_not_well():
     """Degraded and failed components are named, with what is wrong."""
-    board = HealthBoard()
-    board.of("exporters/otlp").degraded("connection refused")
-    board.of("receivers/otlp").ok()
-    assert ["exporters/otlp"] == [one.component for one in board.failing]
-    board.of("exporters/otlp").ok()
+    board, otlp, receiver = HealthBoard(), Health("exporters/otlp"), Health("receivers/otlp")
+    board.add(otlp)
+    board.add(receiver)
+    otlp.degraded("connection refused")
+    receiver.ok()
+    assert board.failing == [otlp]
+    otlp.ok()
     assert board.failing == []
+
+
+def test_a_successor_keeps_its_entry_when_the_old_component_goes():
+    """Removing what is gone does not remove who has taken its place."""
+    board, old, new = HealthBoard(), Health("exporters/otlp"), Health("exporters/otlp")
+    board.add(old)
+    board.add(new)
+    board.remove(old)
+    assert board.components == {"exporters/otlp": new}
+    board.remove(new)
+    assert board.components == {}
