@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
-from config.dump import dump
-from config.schema import json_schema
-
 from config.document import load
+from config.dump import dump
 from config.problems import ConfigError, Place, Problem
 from config.resolve import Resolved, resolve
+from config.schema import json_schema
 from sidecar import run as process
 from sidecar.component import Connector, Kind
+from sidecar.control import ask_to_reload
 from sidecar.graph import GraphBuilder, Host
 from sidecar.registry import Registry
 from sidecar.signals import Signal
@@ -25,9 +25,26 @@ Command: TypeAlias = Callable[[argparse.Namespace, Registry], int]
 
 def run(options: argparse.Namespace, registry: Registry) -> int:
     """Run until a signal says stop."""
-    resolved = _resolved(options, registry)
-    _warn(resolved)
-    return process.run(resolved, registry)
+    watched = [*map(_file, options.config)] if options.watch else []
+    return process.run(
+        process.Options(
+            load=lambda: _resolved(options, registry),
+            watched=[name for name in watched if name],
+            control=options.control,
+        ),
+        registry,
+    )
+
+
+def reload(options: argparse.Namespace, _registry: Registry) -> int:
+    """Have the running sidecar read its document again, and say how that went."""
+    try:
+        succeeded, report = ask_to_reload(options.control)
+    except OSError as error:
+        sys.stderr.write(f"no sidecar answers at {options.control}: {error}; name its socket by --control\n")
+        return process.CAN_NOT_START
+    (sys.stdout if succeeded else sys.stderr).write(f"{report}\n")
+    return process.OK if succeeded else process.WRONG_DOCUMENT
 
 
 def validate(options: argparse.Namespace, registry: Registry) -> int:
@@ -86,6 +103,14 @@ def _resolved(options: argparse.Namespace, registry: Registry) -> Resolved:
         return issubclass(cls, Connector) and Signal(source) in cls.signals and Signal(target) in cls.emits
 
     return resolve(load(sources), registry.settings_of, registry.deprecated, connects)
+
+
+def _file(source: str) -> str:
+    """The file that a source names, or nothing."""
+    scheme, colon, rest = source.partition(":")
+    if not colon or len(scheme) == 1:
+        return source
+    return rest if scheme == "file" else ""
 
 
 def _override(text: str) -> str:

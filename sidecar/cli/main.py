@@ -1,4 +1,4 @@
-"""Reads the command line: `sidecar run | validate | components | schema | print-config`."""
+"""Reads the command line: `sidecar run | reload | validate | components | schema | print-config`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from config import presets
 from config.problems import ConfigError
 from sidecar.cli import commands
+from sidecar.control import default_path
 from sidecar.registry import Registry
 from sidecar.run import OK, WRONG_DOCUMENT
 
@@ -23,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 when all went well, 1 when something could not start, 2 when the document or the command line is
-        wrong.
+        The exit code: 0 when all went well, 1 when something could not start, 2 when the document or the command line
+        is wrong.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -63,7 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(command=command)
         return made
 
-    verb("run", commands.run, "run until SIGTERM or SIGINT, then send what is held and end")
+    run = verb("run", commands.run, "run until SIGTERM or SIGINT, then send what is held and end")
+    run.add_argument("--watch", action="store_true", help="reload when a file of the document changes")
+    again = verb("reload", commands.reload, "have the running sidecar read its document again", reads_document=False)
+    for one in (run, again):
+        one.add_argument("--control", type=Path, default=default_path(), metavar="SOCKET", help="default: %(default)s")
     verb("validate", commands.validate, "check the document as `run` would, and start nothing")
     shown = verb("print-config", commands.print_config, "print the document with all defaults, without secrets")
     shown.add_argument("--format", choices=["yaml", "json"], default="yaml")

@@ -46,6 +46,8 @@ class HealthCheck(Extension[HealthCheckSettings]):
         if status == "ok" and board.failing:
             status = "degraded"
         body: dict[str, Any] = {"status": status, "uptime_seconds": round(time.time() - board.started_at, 3)}
+        if board.last_reload_error:
+            body["last_reload"] = board.last_reload_error
         if board.failing:
             body["problems"] = {one.component: one.message for one in board.failing}
         if "verbose" in request.query:

@@ -45,11 +45,17 @@ class Health:
 
 
 class HealthBoard:
-    """The health of all components and of the process. Ready: everything has started, and nothing is stopping."""
+    """The health of all components and of the process.
+
+    Attributes:
+        ready: everything has started, and nothing is stopping.
+        last_reload_error: why the newest document does not run; "" when it does.
+    """
 
     def __init__(self) -> None:
         self.components: dict[str, Health] = {}
         self.ready = False
+        self.last_reload_error = ""
         self.started_at = time.time()
 
     def add(self, health: Health) -> None:
