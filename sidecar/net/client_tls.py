@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ssl
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from config import Secret, SettingError, Settings
-from sidecar.errors import StartError
+from sidecar.net.pem import load_identity, read_pem, unusable
 
 # Where Debian, Red Hat and Alpine keep the bundle, for a Python whose OpenSSL looks elsewhere.
 _SYSTEM_BUNDLES: Final = (
@@ -58,9 +57,9 @@ class ClientTlsSettings(Settings):
             StartError: a file can't be read.
         """
         return TlsMaterial(
-            ca=self.ca_pem.encode() or _read(self.ca_file, f"{owner}.ca_file"),
-            certificate=self.cert_pem.encode() or _read(self.cert_file, f"{owner}.cert_file"),
-            key=self.key_pem.reveal().encode() or _read(self.key_file, f"{owner}.key_file"),
+            ca=read_pem(self.ca_file, self.ca_pem, f"{owner}.ca_file"),
+            certificate=read_pem(self.cert_file, self.cert_pem, f"{owner}.cert_file"),
+            key=read_pem(self.key_file, self.key_pem, f"{owner}.key_file"),
         )
 
     def context(self, owner: str) -> ssl.SSLContext:
@@ -73,13 +72,9 @@ class ClientTlsSettings(Settings):
         try:
             context = ssl.create_default_context(cadata=material.ca.decode() or None)
             if material.certificate:
-                _load_identity(context, material)
+                load_identity(context, material.certificate, material.key)
         except (ssl.SSLError, ValueError) as error:
-            reason = str(getattr(error, "reason", None) or "not PEM").lower().replace("_", " ")
-            raise StartError(
-                f"{owner}: the certificate, its key or the authority is unusable ({reason}); "
-                "write PEM texts that belong together"
-            ) from None
+            raise unusable(error, owner) from None
         if self.insecure_skip_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -104,21 +99,3 @@ def system_authorities() -> bytes | None:
         if path and Path(path).is_file():
             return Path(path).read_bytes()
     return None
-
-
-def _load_identity(context: ssl.SSLContext, material: TlsMaterial) -> None:
-    # OpenSSL reads them from a file only. Nobody else may read this one, and it is gone at once.
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(material.certificate + b"\n" + material.key)
-        file.flush()
-        # A password, so that an encrypted key is an error and not a question on the terminal.
-        context.load_cert_chain(file.name, password="")
-
-
-def _read(path: str, setting: str) -> bytes:
-    if not path:
-        return b""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise StartError(f"{setting}: can't read {path}: {error.strerror}; write the path of a PEM file") from None

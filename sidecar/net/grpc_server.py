@@ -15,7 +15,7 @@ from sidecar.errors import DeliveryError, Retryable, StartError
 from sidecar.net.shared import GRACE, RETRY_AFTER, Lease, SharedServer
 from sidecar.net.sockets import addresses, bind, close_all
 from sidecar.net.status import GrpcContext, grpc_abort
-from sidecar.net.tls import Material, Renewal, TlsServerSettings, server_context
+from sidecar.net.tls import Certificates, Renewal, TlsServerSettings
 
 UnaryHandler: TypeAlias = Callable[[bytes, GrpcContext], Awaitable[bytes]]
 StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], GrpcContext], Awaitable[bytes]]
@@ -145,13 +145,18 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
 
     async def listen(self, settings: GrpcServerSettings, owner: str) -> int:
         """As the base says."""
-        return await self._listen(settings, _material(settings, owner), self.endpoint.port, owner)
+        return await self._listen(
+            settings,
+            Certificates.load(settings.tls, owner) if settings.tls is not None else None,
+            self.endpoint.port,
+            owner,
+        )
 
     async def change(self, settings: GrpcServerSettings, owner: str) -> int:
         """As the base says. The library can't hand a socket over, so clients have to reconnect."""
-        material = _material(settings, owner)
+        certificates = Certificates.load(settings.tls, owner) if settings.tls is not None else None
         await self.shut()
-        return await self._listen(settings, material, self.port, owner)
+        return await self._listen(settings, certificates, self.port, owner)
 
     async def shut(self) -> None:
         """As the base says."""
@@ -162,26 +167,28 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
             server, self._server = self._server, None
             await server.stop(GRACE)
 
-    async def _listen(self, settings: GrpcServerSettings, material: Material | None, port: int, owner: str) -> int:
+    async def _listen(
+        self, settings: GrpcServerSettings, certificates: Certificates | None, port: int, owner: str
+    ) -> int:
         if self.endpoint.port or self.endpoint.path:
             # The library says only that it failed, and takes a living server's Unix socket away without a word. A bind
             # of our own says why.
             close_all(await bind(self.endpoint, owner))
         server = grpc.aio.server(handlers=[_Dispatch(self.table)], options=_options(settings))
-        renewed: list[Material] = []
-        credentials = _credentials(material, renewed) if material is not None else None
+        renewed: list[Certificates] = []
+        credentials = _credentials(certificates, renewed) if certificates is not None else None
         try:
             port = await self._add_ports(server, credentials, port, owner)
         except RuntimeError as error:
             raise StartError(f"{owner}: can't listen on {self.endpoint}: {error}") from None
         await server.start()
         self._server = server
-        if settings.tls is not None and material is not None:
+        if settings.tls is not None and certificates is not None:
 
-            async def renew(fresh: Material) -> None:
+            async def renew(fresh: Certificates) -> None:
                 renewed[:] = [fresh]
 
-            self._renewal = Renewal(settings.tls, material, owner, renew)
+            self._renewal = Renewal(settings.tls, certificates, owner, renew)
         return port
 
     async def _add_ports(
@@ -204,28 +211,21 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
         return port
 
 
-def _material(settings: GrpcServerSettings, owner: str) -> Material | None:
-    if settings.tls is None:
-        return None
-    material = Material.read(settings.tls, owner)
-    server_context(material, settings.tls, owner)  # says what is wrong, where the library only fails handshakes
-    return material
-
-
-def _credentials(material: Material, renewed: list[Material]) -> grpc.ServerCredentials:
+def _credentials(certificates: Certificates, renewed: list[Certificates]) -> grpc.ServerCredentials:
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         # Called by a thread of the library before each handshake.
-        return _certificates(renewed.pop()) if renewed else None
+        return _configuration(renewed.pop()) if renewed else None
 
     return grpc.dynamic_ssl_server_credentials(
-        _certificates(material),
+        _configuration(certificates),
         fetch,  # type: ignore[arg-type] # None means no change, says its documentation
-        require_client_authentication=material.client_ca is not None,
+        require_client_authentication=bool(certificates.client_ca),
     )
 
 
-def _certificates(material: Material) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(material.key, material.cert)], material.client_ca)
+def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    pair = (certificates.key, certificates.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], certificates.client_ca or None)
 
 
 def _options(settings: GrpcServerSettings) -> list[tuple[str, int]]:

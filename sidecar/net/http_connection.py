@@ -45,6 +45,13 @@ class Connection(web.RequestHandler):
         elif not self.head_since and data:
             self.head_since = self._loop.time()
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End. The library goes on reading what a refused client sends, also when nothing can come any more."""
+        task = self._task_handler
+        super().connection_lost(exc)
+        if task is not None and not self._request_in_progress:
+            task.cancel()
+
     @property
     def is_idle(self) -> bool:
         """Whether it waits for a request of which nothing has come yet."""

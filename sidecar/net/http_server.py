@@ -22,7 +22,7 @@ from sidecar.net.http_connection import ConnectionLimits, Connections
 from sidecar.net.shared import RETRY_AFTER, Lease, SharedServer
 from sidecar.net.sockets import BACKLOG, bind, close_all
 from sidecar.net.status import UnknownPath, WrongMethod, http_answer
-from sidecar.net.tls import Material, Renewal, TlsServerSettings, server_context
+from sidecar.net.tls import Certificates, Renewal, TlsServerSettings
 
 HttpHandler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -101,19 +101,17 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
 
     async def listen(self, settings: HttpServerSettings, owner: str) -> int:
         """As the base says."""
-        material = _material(settings, owner)
-        context = _context(settings, material, owner)
+        certificates = Certificates.load(settings.tls, owner) if settings.tls is not None else None
         self._sockets = await bind(self.endpoint, owner)
         self._connections = Connections(self._handle)
-        await self._behave(settings, material, context, owner)
+        await self._behave(settings, certificates, owner)
         return 0 if self.endpoint.path else int(self._sockets[0].getsockname()[1])
 
     async def change(self, settings: HttpServerSettings, owner: str) -> int:
         """As the base says."""
-        material = _material(settings, owner)
-        context = _context(settings, material, owner)
+        certificates = Certificates.load(settings.tls, owner) if settings.tls is not None else None
         await self._stop_renewal()
-        await self._behave(settings, material, context, owner)
+        await self._behave(settings, certificates, owner)
         return self.port
 
     async def shut(self) -> None:
@@ -127,28 +125,22 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         if self._connections is not None:
             await self._connections.close()
 
-    async def _behave(
-        self, settings: HttpServerSettings, material: Material | None, context: ssl.SSLContext | None, owner: str
-    ) -> None:
+    async def _behave(self, settings: HttpServerSettings, certificates: Certificates | None, owner: str) -> None:
         self._keep_alive = settings.keep_alives_enabled
         self._bodies.limit = settings.max_in_flight_body_size
         self._connections.limits = ConnectionLimits(
             head=settings.read_header_timeout, idle=settings.idle_timeout, count=settings.max_connections
         )
-        await self._accept(context)
-        if settings.tls is not None and material is not None:
-            tls = settings.tls
+        await self._accept(certificates)
+        if settings.tls is not None and certificates is not None:
+            self._renewal = Renewal(settings.tls, certificates, owner, self._accept)
 
-            async def renew(renewed: Material) -> None:
-                await self._accept(server_context(renewed, tls, owner))
-
-            self._renewal = Renewal(tls, material, owner, renew)
-
-    async def _accept(self, context: ssl.SSLContext | None) -> None:
+    async def _accept(self, certificates: Certificates | None) -> None:
         """Accept connections on the bound sockets, in this way from now on.
 
         The acceptors work on duplicates of the sockets, so that replacing them never refuses a connection.
         """
+        context = certificates.context if certificates is not None else None
         acceptors = [await _acceptor(self._connections, one.dup(), context) for one in self._sockets]
         old, self._acceptors = self._acceptors, acceptors
         for acceptor in old:
@@ -200,16 +192,6 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         response = http_answer(WrongMethod(f"{path} takes {', '.join(allowed)}, not {request.method}"), request)
         response.headers["Allow"] = ", ".join(allowed)
         return response
-
-
-def _material(settings: HttpServerSettings, owner: str) -> Material | None:
-    return Material.read(settings.tls, owner) if settings.tls is not None else None
-
-
-def _context(settings: HttpServerSettings, material: Material | None, owner: str) -> ssl.SSLContext | None:
-    if settings.tls is None or material is None:
-        return None
-    return server_context(material, settings.tls, owner)
 
 
 async def _acceptor(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Final, Literal, Self
 
 from config import Duration, Secret, SettingError, Settings
 from sidecar.errors import StartError
+from sidecar.net.pem import load_identity, read_pem, unusable
 
 _LOGGER: Final = logging.getLogger("sidecar.net.tls")
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -41,86 +41,61 @@ class TlsServerSettings(Settings):
             raise SettingError("a server needs both a certificate and its key; write cert_file and key_file")
 
 
-class Material(NamedTuple):
-    """What the settings lead to: PEM texts. Compares by value, so that a renewal shows."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Certificates:
+    """What the settings lead to. Compares by its texts, so that a renewal shows.
 
-    cert: bytes
+    Attributes:
+        certificate, key: PEM texts.
+        client_ca: the same, of the clients' authority; empty where clients need no certificate.
+        context: what the standard library needs to serve with them.
+    """
+
+    certificate: bytes
     key: bytes
-    client_ca: bytes | None
+    client_ca: bytes
+    context: ssl.SSLContext = field(compare=False)
 
     @classmethod
-    def read(cls, settings: TlsServerSettings, owner: str) -> Self:
+    def load(cls, settings: TlsServerSettings, owner: str) -> Self:
         """Read the files.
 
         Raises:
-            StartError: one can't be read.
+            StartError: one can't be read, or they are not a certificate and its key.
         """
-        cert, key, client_ca = (
-            _read(getattr(settings, f"{name}_file"), getattr(settings, f"{name}_pem"), f"{owner}: tls.{name}_file")
+        owner = f"{owner}: tls"
+        certificate, key, client_ca = (
+            read_pem(getattr(settings, f"{name}_file"), getattr(settings, f"{name}_pem"), f"{owner}.{name}_file")
             for name in ("cert", "key", "client_ca")
         )
-        return cls(cert or b"", key or b"", client_ca)
-
-
-def load_identity(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Give a context its certificate and key.
-
-    Raises:
-        ssl.SSLError: they are not PEM, the key has a password, or they don't belong together.
-    """
-    # OpenSSL reads them from a file only. Nobody else may read this one, and it is gone at once.
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(certificate.rstrip() + b"\n" + key)
-        file.flush()
-        # A password, so that an encrypted key is an error and not a question on the terminal.
-        context.load_cert_chain(file.name, password="")
-
-
-def _read(path: str | None, pem: Secret | None, where: str) -> bytes | None:
-    if pem:
-        return pem.reveal().encode()
-    if not path:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise StartError(f"{where}: can't read {path}: {error.strerror}") from None
-
-
-def server_context(material: Material, settings: TlsServerSettings, owner: str) -> ssl.SSLContext:
-    """A context that serves the certificate, and asks clients for theirs where an authority is given.
-
-    Raises:
-        StartError: the texts are not a certificate and its key.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[settings.min_version]
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        load_identity(context, material.cert, material.key)
-        if material.client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(cadata=material.client_ca.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:
-        reason = getattr(error, "reason", None) or "not PEM"
-        raise StartError(
-            f"{owner}: tls: the certificate, its key or the clients' authority is unusable "
-            f"({str(reason).lower().replace('_', ' ')}); write PEM files that belong together"
-        ) from None
-    return context
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = _VERSIONS[settings.min_version]
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            load_identity(context, certificate, key)
+            if client_ca:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(cadata=client_ca.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise unusable(error, owner) from None
+        return cls(certificate, key, client_ca, context)
 
 
 class Renewal:
-    """Reads the files again from time to time, and says when they hold something new that works.
+    """Reads the files again from time to time, and hands over what they hold when it is new and works.
 
     Files that don't work (a certificate whose key is not there yet) are logged, and the old ones stay in use.
     """
 
     def __init__(
-        self, settings: TlsServerSettings, material: Material, owner: str, renew: Callable[[Material], Awaitable[None]]
+        self,
+        settings: TlsServerSettings,
+        current: Certificates,
+        owner: str,
+        renew: Callable[[Certificates], Awaitable[None]],
     ) -> None:
         self._settings = settings
-        self._material = material
+        self._current = current
         self._owner = owner
         self._renew = renew
         self._task: asyncio.Task[None] | None = None
@@ -139,16 +114,14 @@ class Renewal:
         while True:
             await asyncio.sleep(self._settings.reload_interval)
             try:
-                material = await asyncio.to_thread(Material.read, self._settings, self._owner)
-                if material == self._material:
-                    continue
-                server_context(material, self._settings, self._owner)
-                await self._renew(material)
+                fresh = await asyncio.to_thread(Certificates.load, self._settings, self._owner)
             except StartError as error:
                 if str(error) != last_problem:
                     last_problem = str(error)
                     _LOGGER.warning("%s; the previous certificate stays in use", error)
                 continue
-            self._material = material
             last_problem = ""
-            _LOGGER.info("%s: new TLS certificate in use", self._owner)
+            if fresh != self._current:
+                await self._renew(fresh)
+                self._current = fresh
+                _LOGGER.info("%s: new TLS certificate in use", self._owner)

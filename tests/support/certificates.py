@@ -13,7 +13,7 @@ class Authority:
         trustme = pytest.importorskip("trustme")
         authority = trustme.CA()
         self._server = authority.issue_cert("localhost")
-        client = authority.issue_cert("client@example.com")
+        client = authority.issue_cert("client@example.com", common_name="client-1")
         self.ca = authority.cert_pem.bytes()
         self.ca_file = folder / "ca.pem"
         self.client_cert_file = folder / "client.pem"
@@ -21,6 +21,10 @@ class Authority:
         authority.cert_pem.write_to_path(self.ca_file)
         client.cert_chain_pems[0].write_to_path(self.client_cert_file)
         client.private_key_pem.write_to_path(self.client_key_file)
+        self.server_cert_file = folder / "server.pem"
+        self.server_key_file = folder / "server.key"
+        self._server.cert_chain_pems[0].write_to_path(self.server_cert_file)
+        self._server.private_key_pem.write_to_path(self.server_key_file)
 
     def grpc_credentials(self, *, ask_clients=False):
         """What a gRPC server needs."""
@@ -39,3 +43,18 @@ class Authority:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(self.ca_file)
         return context
+
+    def client_context(self, *, with_certificate=False):
+        """What an HTTP client needs."""
+        context = ssl.create_default_context(cadata=self.ca.decode())
+        if with_certificate:
+            context.load_cert_chain(self.client_cert_file, self.client_key_file)
+        return context
+
+    def client_credentials(self, *, with_certificate=False):
+        """What a gRPC client needs."""
+        if not with_certificate:
+            return grpc.ssl_channel_credentials(self.ca)
+        return grpc.ssl_channel_credentials(
+            self.ca, self.client_key_file.read_bytes(), self.client_cert_file.read_bytes()
+        )
