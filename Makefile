@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COMPILE := --quiet --universal --no-header --no-annotate --no-emit-index-url --generate-hashes --upgrade
 
-.PHONY: run test check bench lock format proto clean
+.PHONY: run test check bench lock format proto semconv clean
 
 run: $(VENV)/.run        ## run the sidecar with the built-in document
 	$(BIN)/sidecar run $(ARGS)
@@ -46,6 +46,9 @@ lock: $(VENV)/bin/pip    ## pin the newest versions that pyproject.toml allows
 
 proto: $(VENV)/.dev      ## regenerate what protoc makes
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. sidecar/events/telemetry_event.proto
+
+semconv: $(VENV)/.dev    ## write the keys of the otel_semconv preset anew
+	$(BIN)/python -m processors.allowlist.semconv
 
 clean:
 	rm -rf $(VENV)
