@@ -16,6 +16,7 @@ from sidecar.batch import Batch, BatchContext, Identity
 from sidecar.component import (
     ALL_SIGNALS,
     Authenticator,
+    Clock,
     Component,
     Connector,
     Consumer,
@@ -45,6 +46,7 @@ __all__ = [
     "Authenticator",
     "Batch",
     "BatchContext",
+    "Clock",
     "Component",
     "ComponentId",
     "Connector",
