@@ -56,12 +56,13 @@ class KeepaliveSettings(Settings):
 class GrpcServerSettings(Settings):
     """How a gRPC server behaves, for all that it serves. Named as the Collector's.
 
-    `max_concurrent_streams` is per connection: a client waits with the calls above it.
+    `max_concurrent_streams` is per connection. It is a guard, not a throttle: the library refuses some of the calls
+    above it, and not every client tries again.
     """
 
     tls: TlsServerSettings | None = None
     max_recv_msg_size_mib: Annotated[int, msgspec.Meta(ge=1, le=2047)] = 64
-    max_concurrent_streams: Annotated[int, msgspec.Meta(ge=1)] = 100
+    max_concurrent_streams: Annotated[int, msgspec.Meta(ge=1)] = 1000
     max_connections: Annotated[int, msgspec.Meta(ge=1)] = 1024
     keepalive: KeepaliveSettings | None = None
     read_buffer_size: Ignored = None
