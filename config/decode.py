@@ -153,7 +153,7 @@ class Decoder:
             return self._mismatch(annotation, node, path)
         fixed = origin is tuple and arguments and Ellipsis not in arguments
         if fixed and len(arguments) != len(node.value):
-            return self._wrong(node, path, f"{len(node.value)} values where {len(arguments)} are expected")
+            return self._wrong(node, path, f"a list of {len(node.value)} where {len(arguments)} values are expected")
         kinds = arguments if fixed else (arguments[:1] or (Any,)) * len(node.value)
         pairs = enumerate(zip(kinds, node.value, strict=True))
         items = [self.value(kind, item, (*path, index)) for index, (kind, item) in pairs]
@@ -223,7 +223,8 @@ class Decoder:
         try:
             return settings_type.default() if node.value is None else settings_type(**usable)
         except ValueError as error:
-            self.problems.append(problem_of(error, node, path))
+            if len(usable) == len(values):  # else it may be about what was left out, and that has been reported
+                self.problems.append(problem_of(error, node, path))
             return INVALID
 
     def _fields(self, fields: Fields, node: Node, path: Path) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Node:
 
 def kind_of(value: object) -> str:
     """The type of a document's value in plain words."""
-    words = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a map"}
+    words = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "a map"}
     return words.get(type(value), "nothing")
 
 
@@ -152,7 +152,9 @@ def _syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:
         elif "another document" in str(error.problem):
             message = "a second document starts here; give each document its own file and its own --config"
         else:
-            message = f"not valid YAML: {error.problem}" + (f" ({error.context})" if error.context else "")
+            message = f"not valid YAML: {error.problem}"
+            if error.context and error.context_mark:
+                message += f" ({error.context} that begins on line {error.context_mark.line + 1})"
         return Problem(Place(file, line + 1, column + 1), (), message)
     # The reader's errors (control characters) have an offset instead of a mark.
     before = text[: getattr(error, "position", 0)]

@@ -162,21 +162,23 @@ class _Resolver:
             if kind in defined:
                 self.used[kind].add(name)
                 return
-        wanted = KINDS[kinds[0]]
-        shown = self.document.root.at(path)[0].shown()
+        node = self.document.root.at(path)[0]
         if defined:
-            self.error(path, f"{shown} is defined in {defined[0]}, and only {' and '.join(kinds)} can be used here")
+            right = " and ".join(kinds)
+            self.error(path, f"{node.shown()} is defined in {defined[0]}, and only {right} can be used here")
+            return
+        known = sorted(str(known) for kind in kinds for known in getattr(self.sections, kind))
+        if node.origins:
+            self.error(path, f"{node.origin()} does not name a defined {KINDS[kinds[0]]}; defined: {', '.join(known)}")
         else:
-            known = sorted(str(known) for kind in kinds for known in getattr(self.sections, kind))
-            self.error(path, f"no {wanted} {shown} is defined{did_you_mean(str(name), known, 'defined')}")
+            advice = did_you_mean(str(name), known, "defined")
+            self.error(path, f"no {KINDS[kinds[0]]} {node.shown()} is defined{advice}")
 
     def connectors(self, pipelines: tuple[ResolvedPipeline, ...]) -> None:
         for name, body in self.sections.connectors.items():
             for kind in ("receivers", "exporters"):
                 if name in getattr(self.sections, kind):
-                    message = (
-                        f"a {KINDS[kind]} has the id {str(name)!r} too; rename one of them, for example {name.type}/2"
-                    )
+                    message = f"{str(name)!r} is defined in {kind} too; rename one of them, for example {name.type}/2"
                     self.problems.append(Problem(body.place, body.path, message))
             ends = [pipeline.id for pipeline in pipelines if name in pipeline.exporters]
             starts = [pipeline.id for pipeline in pipelines if name in pipeline.receivers]

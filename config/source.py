@@ -36,9 +36,11 @@ def read(sources: Sequence[str], environ: Mapping[str, str] | None = None) -> tu
     merged, complete = Node({}, Place(INLINE)), True
     for source in sources:
         node = _read_one(source, environ, problems)
+        if node.value is None:
+            node = Node({}, node.place)
         if isinstance(node.value, dict):
             merged = merge(merged, node)
-        elif node.value is not BROKEN and node.value is not None:
+        elif node.value is not BROKEN:
             message = f"a document is a map of sections (receivers, exporters, service …), not {kind_of(node.value)}"
             problems.append(Problem(node.place, (), message))
             complete = False

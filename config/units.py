@@ -11,7 +11,10 @@ from decimal import Decimal
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlsplit
 
-_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS: Final = {
+    "ns": Decimal("1e-9"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"),
+    "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600), "d": Decimal(86400),
+}  # fmt: skip
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _PART: Final = re.compile(rf"({_NUMBER})(ns|us|µs|ms|s|m|h|d)")
 _BYTES: Final = {
@@ -25,6 +28,10 @@ _RATE: Final = re.compile(rf"({_NUMBER})\s*/\s*(ms|s|m|h|d)")
 # What 64 bits hold, as in the Collector: nanoseconds, and bytes.
 _LONGEST: Final = 2**63 / 1e9
 _LARGEST: Final = 2**63
+
+
+def _short(number: float) -> str:
+    return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 class Duration(float):
@@ -53,19 +60,19 @@ class Duration(float):
         if not parts or "".join(number + unit for number, unit in parts) != text:
             advice = f": a bare number needs a unit, for example {text}s" if text.isdecimal() else ""
             raise ValueError(f"{text!r} is not {cls.form}{advice}")
-        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        return float(sum(Decimal(number) * _SECONDS[unit] for number, unit in parts))
 
     def __str__(self) -> str:
         """The shortest usual spelling that reads as exactly this duration: `1m30s`, `200ms`."""
         seconds = float(self)
         if seconds < 1:
-            text = f"{seconds * 1000:g}ms" if seconds else "0s"
+            text = f"{_short(seconds * 1000)}ms" if seconds else "0s"
         else:
             minutes, rest = divmod(seconds, 60)
             hours, minutes = divmod(int(minutes), 60)
-            parts = ((f"{hours}h", hours), (f"{minutes}m", minutes), (f"{rest:g}s", rest))
+            parts = ((f"{hours}h", hours), (f"{minutes}m", minutes), (f"{_short(rest)}s", rest))
             text = "".join(part for part, number in parts if number)
-        return text if _PART.match(text) and Duration._read(text) == seconds else f"{Decimal(repr(seconds)):f}s"
+        return text if Duration._read(text) == seconds else f"{Decimal(repr(seconds)):f}s"
 
     def __repr__(self) -> str:
         return f"Duration({str(self)!r})"
@@ -100,7 +107,7 @@ class Size(int):
     def __str__(self) -> str:
         """The shortest usual spelling that reads as exactly this size: `64MiB`, `1.5GiB`."""
         for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-            text = f"{int(self) / factor:g}{unit}"
+            text = f"{_short(int(self) / factor)}{unit}"
             if self >= factor and Size._read(text) == int(self):
                 return text
         return f"{int(self)}"
@@ -162,12 +169,12 @@ class Rate(float):
         match = _RATE.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not {cls.form}")
-        return float(match[1]) / _SECONDS[match[2]]
+        return float(Decimal(match[1]) / _SECONDS[match[2]])
 
     def __str__(self) -> str:
         """In the largest usual unit that reads as exactly this rate: `100/m`."""
         for unit in ("s", "m", "h", "d"):
-            text = f"{round(float(self) * _SECONDS[unit])}/{unit}"
+            text = f"{round(float(self) * float(_SECONDS[unit]))}/{unit}"
             if Rate._read(text) == float(self):
                 return text
         return f"{Decimal(repr(float(self))):f}/s"
