@@ -14,9 +14,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from exporters.prometheus.exemplars import Exemplar, valid_id
 from exporters.prometheus.intake import Refusals
 from exporters.prometheus.labels import LabelRules, value_text, written
-from exporters.prometheus.series import DEAD, Counter, Exemplar, Histogram, valid_id
+from exporters.prometheus.series import DEAD, Counter, Histogram
 from exporters.prometheus.store import FamilyType, Refused, Store
 from sidecar.events import keys
 from sidecar.events.sanitise import KINDS, SOURCES

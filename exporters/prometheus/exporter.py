@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from exporters.prometheus.derived import LogMetrics, SpanMetrics
+from exporters.prometheus.escaping import escaped_families
+from exporters.prometheus.exponential import Grid
 from exporters.prometheus.intake import Intake, IntakeRules, Refusals
 from exporters.prometheus.labels import LabelRules
 from exporters.prometheus.names import Translator, legal_namespace
 from exporters.prometheus.negotiate import Answer, Format
+from exporters.prometheus.protobuf import ProtobufFormat
 from exporters.prometheus.scrape import Scrapes
 from exporters.prometheus.series import Feed
 from exporters.prometheus.settings import PrometheusSettings
-from exporters.prometheus.store import Limits, Store
+from exporters.prometheus.store import Family, Limits, Store
 from exporters.prometheus.text import OpenMetricsFormat, TextFormat, TextOptions
 from exporters.prometheus.view import DecodeError, view_of
 from sidecar import Batch, Context, Exporter, Permanent, Signal
@@ -59,6 +62,7 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
             max_value_length=settings.max_label_value_length,
             constant=tuple(settings.const_labels.items()),
         )
+        self._keeps_utf8 = translator.keeps_utf8
         self.feed = Feed(gaps=settings.delta_gaps, expire_by=settings.expire_by)
         self.store = Store(_limits(settings), self.feed)
         self._intake = Intake(self.store, _intake_rules(settings, rules), self._note)
@@ -68,7 +72,11 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
             self.store, rules, traces.labels, traces.buckets, traces.aggregation_cardinality_limit
         )
         options = TextOptions(settings.send_timestamps, settings.created_lines)
-        self._formats = {Format.TEXT: TextFormat(options), Format.OPENMETRICS: OpenMetricsFormat(options)}
+        self._formats: dict[Format, TextFormat | ProtobufFormat] = {
+            Format.TEXT: TextFormat(options),
+            Format.OPENMETRICS: OpenMetricsFormat(options),
+            Format.PROTOBUF: ProtobufFormat(timestamps=settings.send_timestamps),
+        }
         self._noted: set[tuple[str, str]] = set()
         self._named: set[str] = set()
         self._swept = 0.0
@@ -128,7 +136,9 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
 
     def page(self, answer: Answer) -> Iterator[bytes]:
         """The page in chunks of some milliseconds at most."""
-        families = sorted(self.store.families.values(), key=lambda family: family.type != "info")
+        families: Iterable[Family] = sorted(self.store.families.values(), key=lambda family: family.type != "info")
+        if answer.scheme == "dots" or (self._keeps_utf8 and answer.scheme != "allow-utf-8"):
+            families = escaped_families(families, answer.scheme, self._note)
         return self._formats[answer.format].render(families)
 
     async def sweep(self) -> None:
@@ -201,4 +211,5 @@ def _intake_rules(settings: PrometheusSettings, rules: LabelRules) -> IntakeRule
         promote=settings.promoted(),
         describe=settings.target_info_attributes.selection() if settings.target_info_enabled else None,
         scope_labels=settings.scope_info_enabled and not settings.without_scope_info,
+        grid=Grid(settings.exponential_histograms.min_exponent, settings.exponential_histograms.max_exponent),
     )

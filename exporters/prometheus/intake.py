@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+from exporters.prometheus.exponential import DEFAULT_GRID, Exponential, Grid
 from exporters.prometheus.labels import (
     LabelRules,
     Pairs,
@@ -75,14 +76,15 @@ def kind_of(which: str, data: Any, hint: str) -> Kind | None:
         return Kind(types.get(hint, "gauge"), Gauge, "gauge")
     if which == "summary":
         return Kind("summary", Summary, "summary", reserved="quantile")
-    if which == "exponential_histogram" or data.aggregation_temporality not in {_CUMULATIVE, _DELTA}:
+    if data.aggregation_temporality not in {_CUMULATIVE, _DELTA}:
         return None
     delta = data.aggregation_temporality == _DELTA
     if which == "sum":
         if data.is_monotonic:
             return Kind("counter", Counter, "counter", delta)
         return None if delta else Kind("gauge", Gauge, "updown")
-    return Kind("histogram", Histogram, "histogram", delta, reserved="le")
+    series = Exponential if which == "exponential_histogram" else Histogram
+    return Kind("histogram", series, "histogram", delta, reserved="le")
 
 
 @dataclass(slots=True)
@@ -115,12 +117,14 @@ class IntakeRules:
         promote: chooses the resource attributes that every series carries.
         describe: chooses the resource attributes that `target_info` carries; None: there is no such series.
         scope_labels: whether series carry `otel_scope_…`.
+        grid: the bounds on which the text formats show exponential histograms.
     """
 
     labels: LabelRules
     promote: Selection
     describe: Selection | None
     scope_labels: bool = True
+    grid: Grid = DEFAULT_GRID
 
 
 class Intake:
@@ -241,7 +245,7 @@ class Intake:
             series = family.series.get(labels)
             enters = type(series) is not kind.series
             if series is None or enters:
-                series = store.recall(family, labels, kind.series) or kind.series(labels, source.raw)
+                series = store.recall(family, labels, kind.series) or self._make(kind, labels, source)
             reason = series.update(point, store.feed, kind.delta)
             if reason:
                 return reason
@@ -256,6 +260,11 @@ class Intake:
         self._remember()
         metric.series[key] = series
         return ""
+
+    def _make(self, kind: Kind, labels: str, source: Source) -> Series:
+        if kind.series is Exponential:
+            return Exponential(labels, source.raw, self.rules.grid)
+        return kind.series(labels, source.raw)
 
     def _look_for_conflicts(self, family: Family, series: Series, source: Source, description: str) -> None:
         if description and family.help != description:

@@ -18,9 +18,6 @@ import orjson
 
 from exporters.prometheus.names import LEGAL_LABEL, Translator, legacy_label
 
-# OpenMetrics 1.0, "Exemplars": names and values together.
-EXEMPLAR_LIMIT: Final = 128
-
 IDENTIFYING: Final = frozenset({"service.namespace", "service.name", "service.instance.id"})
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _UNESCAPED: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
@@ -138,26 +135,6 @@ def read(text: str) -> Pairs:
 
 def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: _UNESCAPED[match[0]], text) if "\\" in text else text
-
-
-def exemplar_labels(trace_id: bytes, span_id: bytes, pairs: Pairs) -> dict[str, str]:
-    """The labels of an exemplar: the ids first, then each attribute that still fits.
-
-    Names are always classic ones: a single dotted one makes older servers refuse the whole scrape.
-    """
-    labels: dict[str, str] = {}
-    if trace_id:
-        labels["trace_id"] = trace_id.hex()
-    if span_id:
-        labels["span_id"] = span_id.hex()
-    left = EXEMPLAR_LIMIT - sum(len(name) + len(value) for name, value in labels.items())
-    for key, value in sorted(pairs):
-        name = legacy_label(key)
-        size = len(name) + len(value)
-        if name not in labels and size <= left:
-            labels[name] = value
-            left -= size
-    return labels
 
 
 @dataclass(frozen=True, slots=True)

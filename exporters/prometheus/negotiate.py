@@ -37,8 +37,6 @@ _PROTOBUF_PARAMETERS: Final = {"proto": "io.prometheus.client.MetricFamily", "en
 # The documentation of Prometheus spells one of them without the second hyphen.
 _SCHEMES: Final[dict[str, Scheme]] = {**{scheme: scheme for scheme in get_args(Scheme)}, "allow-utf8": "allow-utf-8"}
 
-SERVED: Final = frozenset({Format.TEXT, Format.OPENMETRICS})
-
 DEFAULT: Final = Answer(Format.TEXT, "text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -80,7 +78,7 @@ def _answer(clause: _Clause, refused: set[str], *, openmetrics: bool) -> Answer 
         version = clause.parameters.get("version", "1.0.0")
         content_type = f"{_OPENMETRICS}; version={version}; charset=utf-8{suffix}"
         return Answer(Format.OPENMETRICS, content_type, scheme) if version in {"1.0.0", "0.0.1"} else None
-    if clause.value == _PROTOBUF and Format.PROTOBUF in SERVED:
+    if clause.value == _PROTOBUF:
         fits = all(clause.parameters.get(name) == value for name, value in _PROTOBUF_PARAMETERS.items())
         content_type = f"{_PROTOBUF}; proto={_PROTOBUF_PARAMETERS['proto']}; encoding=delimited{suffix}"
         return Answer(Format.PROTOBUF, content_type, scheme) if fits else None

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
+
+from exporters.prometheus.exemplars import Exemplar, exemplars_of, newest, newest_by
 
 OUT_OF_ORDER: Final = "out_of_order"
 INVALID: Final = "invalid_value"
@@ -28,16 +30,6 @@ MAX_COUNT: Final = 2**64 - 1
 LATE: Final = "late"
 RESTART: Final = "restart"
 CONTINUE: Final = "continue"
-
-
-class Exemplar(NamedTuple):
-    """One exemplar. `attributes`: serialized KeyValues, read only when it is shown."""
-
-    value: float
-    time: int
-    trace_id: bytes
-    span_id: bytes
-    attributes: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -290,44 +282,3 @@ class Summary(Distribution):
         self.quantiles, self.count, self.sum = quantiles, point.count, point.sum
         self.time, self.start = time, point.start_time_unix_nano
         return ""
-
-
-def exemplars_of(point: Any) -> list[Exemplar]:
-    """The exemplars of a data point that have a number as value. Ids of a wrong length or all zeros are absent."""
-    found = []
-    for one in point.exemplars:
-        which = one.WhichOneof("value")
-        if which is None:
-            continue
-        value = one.as_double if which == "as_double" else one.as_int
-        if value == value:  # noqa: PLR0124 (not NaN)
-            trace_id, span_id = valid_id(one.trace_id, 16), valid_id(one.span_id, 8)
-            found.append(Exemplar(value, one.time_unix_nano, trace_id, span_id, tuple(one.filtered_attributes)))
-    return found
-
-
-def valid_id(value: bytes, size: int) -> bytes:
-    """A trace or span id, or b"" where there is none (W3C Trace Context: all zeros is none)."""
-    return value if len(value) == size and any(value) else b""
-
-
-def newest(exemplars: Sequence[Exemplar | None]) -> Exemplar | None:
-    """The newest; of equally old ones the last."""
-    found = None
-    for one in exemplars:
-        if one is not None and (found is None or one.time >= found.time):
-            found = one
-    return found
-
-
-def newest_by(
-    bucket_of: Callable[[float], int], known: dict[int, Exemplar] | None, exemplars: Sequence[Exemplar]
-) -> dict[int, Exemplar]:
-    """The newest exemplar of each bucket."""
-    known = {} if known is None else known
-    for one in exemplars:
-        bucket = bucket_of(one.value)
-        before = known.get(bucket)
-        if before is None or one.time >= before.time:
-            known[bucket] = one
-    return known

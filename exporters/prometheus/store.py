@@ -54,6 +54,10 @@ class Family:
             return self.name.removesuffix("_total")
         return self.name.removesuffix("_info") if self.type == "info" else self.name
 
+    def snapshot(self) -> Iterator[Series]:
+        """The series as they are now, to go through while they come and go."""
+        return iter(list(self.series.values()))
+
     def reserved(self) -> set[str]:
         """The names that no other family may have."""
         return {self.name, self.base, *(self.base + suffix for suffix in _SUFFIXES[self.type])}
@@ -170,7 +174,7 @@ class Store:
             expiration = self.limits.expiration_of(family.type)
             if not expiration:
                 continue
-            everything = iter(list(family.series.values()))
+            everything = family.snapshot()
             while some := list(islice(everything, _SLICE)):
                 limit = self.feed.now - expiration
                 expired = [one for one in some if DEAD < one.received < limit]

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from exporters.prometheus.labels import attribute_pairs, exemplar_labels, quote, written
+from exporters.prometheus.exemplars import Exemplar, shown_labels
+from exporters.prometheus.labels import quote, written
 from exporters.prometheus.names import is_legal
-from exporters.prometheus.series import Counter, Exemplar, Gauge, Histogram, Series, Summary
+from exporters.prometheus.series import Counter, Gauge, Histogram, Series, Summary
 from exporters.prometheus.store import Family
-from exporters.prometheus.view import DecodeError, attributes_of
 
 # Characters per chunk, and lines that are rendered in one go.
 _CHUNK: Final = 256 * 1024
@@ -52,7 +52,7 @@ class TextFormat:
         size = 0
         for family in families:
             head = self.head(family)
-            everything = iter(list(family.series.values()))
+            everything = family.snapshot()
             while some := list(islice(everything, self.step(family))):
                 text = head + self.rows(family, some)
                 head = ""
@@ -300,13 +300,8 @@ def seconds_text(nanoseconds: int) -> str:
 
 
 def exemplar_text(exemplar: Exemplar | None) -> str:
-    """An exemplar with the blank before it; "" for none. One that can't be read is left out."""
+    """An exemplar with the blank before it; "" for none."""
     if exemplar is None:
         return ""
-    try:
-        pairs = attribute_pairs(attributes_of(exemplar.attributes))
-    except (DecodeError, UnicodeDecodeError):
-        return ""
-    labels = written(exemplar_labels(exemplar.trace_id, exemplar.span_id, pairs))
     time = f" {seconds_text(exemplar.time)}" if exemplar.time else ""
-    return f" # {{{labels}}} {number_text(exemplar.value)}{time}"
+    return f" # {{{written(shown_labels(exemplar))}}} {number_text(exemplar.value)}{time}"
