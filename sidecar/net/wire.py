@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -66,3 +67,79 @@ def prefixes(head: bytes) -> tuple[bytes, ...]:
 def delimited(head: bytes, data: bytes) -> bytes:
     """A length-delimited field: its tag, the length and the value."""
     return head + varint(len(data)) + data
+
+
+class BrokenFrame(Exception):
+    """Bytes that are not a protobuf message: cut off, a bad tag, a group that doesn't end."""
+
+
+class Frame(NamedTuple):
+    """Where one field of a message stands: its number and wire type, and the positions of tag, value and end."""
+
+    number: int
+    kind: int
+    start: int
+    value: int
+    end: int
+
+
+def frames(data: bytes) -> Iterator[Frame]:
+    """The fields of a message one after the other, without looking into them.
+
+    Raises:
+        BrokenFrame: on reaching the place where it is broken.
+    """
+    end, size = 0, len(data)
+    while end < size:
+        start = end
+        key, value = _read_varint(data, start)
+        number, kind = key >> 3, key & 7
+        if kind == LENGTH_DELIMITED:
+            length, value = _read_varint(data, value)
+            end = value + length
+        elif kind == VARINT:
+            _, end = _read_varint(data, value)
+        elif kind == START_GROUP:
+            end = _end_of_group(data, value, number)
+        else:
+            end = value + _FIXED_SIZES.get(kind, size)
+        if end > size or not 0 < number <= _LAST_NUMBER:
+            raise BrokenFrame
+        yield Frame(number, kind, start, value, end)
+
+
+_FIXED_SIZES: Final = {FIXED64: 8, FIXED32: 4}
+_LAST_NUMBER: Final = (1 << 29) - 1
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """A varint and the position behind it."""
+    number = shift = 0
+    for byte in data[position : position + 10]:
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+    raise BrokenFrame
+
+
+def _end_of_group(data: bytes, position: int, number: int) -> int:
+    """The position behind a group, a form of nesting that OTLP doesn't use: unknown fields may."""
+    open_groups = [number]
+    while open_groups:
+        key, position = _read_varint(data, position)
+        number, kind = key >> 3, key & 7
+        if kind == START_GROUP:
+            open_groups.append(number)
+        elif kind == END_GROUP:
+            if open_groups.pop() != number:
+                raise BrokenFrame
+        elif kind == VARINT:
+            _, position = _read_varint(data, position)
+        elif kind == LENGTH_DELIMITED:
+            length, position = _read_varint(data, position)
+            position += length
+        else:
+            position += _FIXED_SIZES.get(kind, len(data))
+    return position

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -51,7 +51,9 @@ def transcode(message_type: type[Message], body: bytes) -> Transcoded:
     """Read OTLP/JSON of any message, for example of the response to an export request. As `decode`."""
     state = State()
     try:
-        return Transcoded(_table(message_type.DESCRIPTOR)[1](_load(body, state), state), state.repairs)
+        return Transcoded(
+            _table(cast("Descriptor", message_type.DESCRIPTOR))[1](_load(body, state), state), state.repairs
+        )
     except InvalidValue as error:
         raise Permanent(f"not OTLP/JSON: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import math
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -22,7 +22,7 @@ def encode(message: Message) -> bytes:
 
     Unset fields are left out, ids are hex, enums are numbers, 64-bit integers are strings.
     """
-    return orjson.dumps(_reader_of(message.DESCRIPTOR)(message))
+    return orjson.dumps(_reader_of(cast("Descriptor", message.DESCRIPTOR))(message))
 
 
 _tables: Final[dict[str, Reader]] = {}

@@ -1,0 +1,102 @@
+"""Take what is good of a request and leave the rest: one bad record never costs its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from sidecar.errors import Permanent
+from sidecar.net.salvage.repair import MALFORMED, TOO_DEEP, WRONG_TYPE, Repair, Unmendable
+from sidecar.net.salvage.rules import Check
+from sidecar.signals import SCHEMAS, ExportRequest, Signal
+
+__all__ = ["Received", "receive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What is left of a request.
+
+    Attributes:
+        message: the decoded request. The caller owns it: hand it to the `Batch`, together with `data`.
+        data: the same as bytes: the very ones that came when nothing was changed. None when they would have to be
+            made from the message.
+        rejected: items left out, by reason (a small closed set), for `context.dropped`.
+        repaired: what was mended in items that were kept, or left out of them, by reason, for a metric.
+        explanation: what `partial_success.error_message` says, at most 1 KiB; "" when nothing was left out.
+    """
+
+    message: ExportRequest
+    data: bytes | None
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    repaired: Mapping[str, int] = field(default_factory=dict)
+    explanation: str = ""
+
+
+def receive(signal: Signal, data: bytes) -> Received:
+    """Decode a request that came over a network, check it, and mend or leave out what is wrong in it.
+
+    The one door for every receiver of OTLP, also for JSON once it is protobuf (`otlp_json.decode`).
+
+    Raises:
+        Permanent: not such a request: cut off, broken around its items, or without one that could be kept.
+    """
+    request = SCHEMAS[signal].request
+    repair = Repair(signal)
+    try:
+        message = request.FromString(data)
+        if _has_resource_without_scopes(signal, message):  # free to ask, where looking for old fields is not
+            data = repair.move_old_scopes(data)
+            message = request.FromString(data)
+    except (DecodeError, Unmendable) as error:
+        data = _mend(signal, data, repair, str(error))
+        message = request.FromString(data)
+    check = Check()
+    changed = check.run(signal, message)
+    rejected = repair.rejected + check.rejected
+    repaired = repair.repaired + check.repaired
+    return Received(message, None if changed else data, rejected, repaired, _explain(signal, rejected))
+
+
+def _has_resource_without_scopes(signal: Signal, message: ExportRequest) -> bool:
+    schema = SCHEMAS[signal]
+    return not all(getattr(resource, schema.scopes) for resource in getattr(message, schema.resources))
+
+
+def _mend(signal: Signal, data: bytes, repair: Repair, problem: str) -> bytes:
+    try:
+        mended = repair.mend(repair.move_old_scopes(data))
+    except Unmendable:
+        mended = b""
+    if not mended:
+        raise Permanent(f"not an OTLP {signal.value} request: {problem}")
+    return mended
+
+
+_ITEM_NAMES: Final = {Signal.TRACES: "span", Signal.LOGS: "log record", Signal.METRICS: "data point"}
+
+_EXPLANATIONS: Final = {
+    MALFORMED: "not decodable as protobuf",
+    TOO_DEEP: "nested deeper than 100 messages",
+    WRONG_TYPE: "fields have the wire types of another signal or schema: logs go to /v1/logs, metrics to /v1/metrics, "
+    "spans to /v1/traces",
+    "trace_id": "trace_id must be 16 bytes (in JSON 32 hex digits) and not all zeros",
+    "span_id": "span_id must be 8 bytes (in JSON 16 hex digits) and not all zeros",
+    "parent_span_id": "parent_span_id must be empty or 8 bytes (in JSON 16 hex digits)",
+    "time": "time_unix_nano must be set",
+    "value": "a value must be set, or the flag NO_RECORDED_VALUE",
+    "buckets": "bucket_counts must be one longer than explicit_bounds, which must increase",
+    "quantiles": "quantiles must be from 0 to 1, and their values not negative",
+}
+"""What each reason means. All together they stay below the 1 KiB that clients are sure to read of an answer."""
+
+
+def _explain(signal: Signal, rejected: Mapping[str, int]) -> str:
+    name = _ITEM_NAMES[signal]
+    return "; ".join(
+        f"{count} {name}{'s' if count != 1 else ''} rejected: {_EXPLANATIONS[reason]}"
+        for reason, count in rejected.items()
+    )
