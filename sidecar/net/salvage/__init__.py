@@ -24,14 +24,16 @@ class Received:
         message: the decoded request. The caller owns it: hand it to the `Batch`, together with `data`.
         data: the same as bytes: the very ones that came when nothing was changed. None when they would have to be
             made from the message.
-        rejected: items left out, by reason (a small closed set), for `context.dropped`.
+        rejected: how many items were left out (spans, log records, data points): what `partial_success` says.
+        reasons: the same by reason, from a small closed set, for `context.dropped`.
         repaired: what was mended in items that were kept, or left out of them, by reason, for a metric.
         explanation: what `partial_success.error_message` says, at most 1 KiB; "" when nothing was left out.
     """
 
     message: ExportRequest
     data: bytes | None
-    rejected: Mapping[str, int] = field(default_factory=dict)
+    rejected: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
     repaired: Mapping[str, int] = field(default_factory=dict)
     explanation: str = ""
 
@@ -56,9 +58,15 @@ def receive(signal: Signal, data: bytes) -> Received:
         message = request.FromString(data)
     check = Check()
     changed = check.run(signal, message)
-    rejected = repair.rejected + check.rejected
-    repaired = repair.repaired + check.repaired
-    return Received(message, None if changed else data, rejected, repaired, _explain(signal, rejected))
+    reasons = repair.rejected + check.rejected
+    return Received(
+        message=message,
+        data=None if changed else data,
+        rejected=reasons.total(),
+        reasons=reasons,
+        repaired=repair.repaired + check.repaired,
+        explanation=_explain(signal, reasons),
+    )
 
 
 def _has_resource_without_scopes(signal: Signal, message: ExportRequest) -> bool:
@@ -94,9 +102,9 @@ _EXPLANATIONS: Final = {
 """What each reason means. All together they stay below the 1 KiB that clients are sure to read of an answer."""
 
 
-def _explain(signal: Signal, rejected: Mapping[str, int]) -> str:
+def _explain(signal: Signal, reasons: Mapping[str, int]) -> str:
     name = _ITEM_NAMES[signal]
     return "; ".join(
         f"{count} {name}{'s' if count != 1 else ''} rejected: {_EXPLANATIONS[reason]}"
-        for reason, count in rejected.items()
+        for reason, count in reasons.items()
     )
