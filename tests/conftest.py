@@ -4,13 +4,13 @@ import asyncio
 import contextlib
 import inspect
 import os
-import socket
 import time
 from pathlib import Path
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+from support.processes import find_free_port
 
 # gRPC's C core writes whatever it notices to stderr, past pytest.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -75,13 +75,6 @@ def _cancel_all():
     # pytest-timeout interrupts by a signal, which uvloop does not let through, or by ending the whole process.
     for task in asyncio.all_tasks():
         task.cancel(f"the test takes longer than {_PATIENCE} s")
-
-
-def find_free_port():
-    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _sockets():

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from aiohttp import web
-from support.processes import ManagedProcess
+from support.processes import ManagedProcess, find_free_port
 
 from sidecar import SCHEMAS, Batch, BatchContext, Signal
 
@@ -270,33 +270,29 @@ class Rotel(ManagedProcess):
 
     Args:
         folder: for its log and pid files.
-        grpc_port: where it listens for OTLP/gRPC.
-        http_port: where it listens for OTLP/HTTP.
         exporter: the flags of its exporter; by default it drops everything.
     """
 
-    def __init__(self, folder, grpc_port, http_port, *exporter):
-        self.grpc_port = grpc_port
-        self.http_port = http_port
+    def __init__(self, folder, *exporter):
+        self.grpc_port = find_free_port()
+        self.http_port = find_free_port()
         super().__init__(
             rotel_agent(),
             "start",
             *("--pid-file", Path(folder) / "rotel.pid"),
             *("--log-file", Path(folder) / "rotel.log"),
-            *("--otlp-grpc-endpoint", f"127.0.0.1:{grpc_port}"),
-            *("--otlp-http-endpoint", f"127.0.0.1:{http_port}"),
+            *("--otlp-grpc-endpoint", f"127.0.0.1:{self.grpc_port}"),
+            *("--otlp-http-endpoint", f"127.0.0.1:{self.http_port}"),
             *("--otlp-grpc-max-recv-msg-size-mib", "64"),
             *("--batch-timeout", "50ms"),
             *(exporter or ("--exporter", "blackhole")),
         )
 
     @classmethod
-    def to(cls, folder, grpc_port, http_port, endpoint, protocol="grpc", compression="gzip"):
+    def to(cls, endpoint, folder, protocol="grpc", compression="gzip"):
         """One that sends everything on to another OTLP server."""
         return cls(
             folder,
-            grpc_port,
-            http_port,
             *("--exporter", "otlp"),
             *("--otlp-exporter-endpoint", endpoint),
             *("--otlp-exporter-protocol", protocol),
@@ -307,6 +303,24 @@ class Rotel(ManagedProcess):
         """Return when both ports answer."""
         await self.wait_for_port(self.grpc_port)
         await self.wait_for_port(self.http_port)
+
+
+async def send(address, *batches):
+    """Export batches to an OTLP/gRPC server, one after another."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        for batch in batches:
+            export = channel.unary_unary(f"/{SCHEMAS[batch.signal].grpc_service}/Export")
+            await export(batch.encode(), timeout=PATIENCE)
+
+
+def records(*batches):
+    """The log records, spans or metrics of batches, as bytes, sorted: whatever order and envelopes they came in."""
+    return sorted(
+        record.SerializeToString(deterministic=True)
+        for batch in batches
+        for scope in batch.scopes()
+        for record in getattr(scope, SCHEMAS[batch.signal].records)
+    )
 
 
 @contextlib.asynccontextmanager

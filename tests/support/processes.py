@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,13 @@ from pathlib import Path
 # Seconds within which a program must do what it is waited for.
 PATIENCE = 20.0
 _MAX_LINES = 10_000
+
+
+def find_free_port():
+    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @dataclass(frozen=True)
