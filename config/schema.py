@@ -17,7 +17,7 @@ from config.dump import plain
 from config.ids import ComponentId
 from config.settings import IGNORED, Settings
 from config.shapes import LISTS, MAPS, UNIONS, bare, choices_of, fields_of, is_settings, origin_of, section_of
-from config.units import Secret, Size
+from config.units import Duration, Secret, Size
 
 Schema = dict[str, Any]
 
@@ -28,6 +28,8 @@ _SUBSTITUTION: Final[Schema] = {
     "type": "string",
     "pattern": r"\$\{.+\}",
 }
+_FIELD_IN_PROSE: Final = re.compile(r"`(\w+)`: (.+?)(?= `\w+`: |$)")
+_FIELD_IN_LIST: Final = re.compile(r"^ {4}([\w, ]+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 _SUBSTITUTED: Final[Schema] = {"$ref": "#/$defs/substitution"}
 _SCALARS: Final[dict[Any, Schema]] = {
     bool: {"type": "boolean"},
@@ -161,6 +163,8 @@ def _scalar(annotation: Any) -> Schema:
         numbers = [{"type": "number"}]
     elif issubclass(annotation, Size):
         numbers = [{"type": "integer", "minimum": 0}]
+    elif issubclass(annotation, Duration):
+        numbers = [{"const": 0}]
     return {"anyOf": [text, *numbers, _SUBSTITUTED]}
 
 
@@ -176,14 +180,15 @@ def _limits(limit: msgspec.Meta, annotation: Any) -> Schema:
 def descriptions(settings_type: type[Settings]) -> tuple[str, dict[str, str]]:
     """What a settings class says of itself, and of its fields.
 
-    Fields are described where the class docstring says `name`: …, or below "Attributes:".
+    Fields are described where the docstring of the class or of a base says `name`: …, or below "Attributes:".
     """
-    text = inspect.getdoc(settings_type) or ""
-    text, _, attributes = text.partition("\nAttributes:\n")
+    prose = ""
     words: dict[str, str] = {}
-    for names, described in re.findall(r"^ {4}([\w, ]+): (.+(?:\n {5,}.+)*)", attributes, re.MULTILINE):
-        words |= dict.fromkeys(re.split(r",\s*", names), " ".join(described.split()))
-    prose = " ".join(text.split())
-    for name, described in re.findall(r"`(\w+)`: (.+?)(?= `\w+`: |$)", prose):
-        words[name] = described[0].upper() + described[1:]
-    return prose, words
+    for one in reversed(settings_type.__mro__):
+        if is_settings(one) and one.__doc__:
+            text, _, attributes = inspect.cleandoc(one.__doc__).partition("\nAttributes:\n")
+            prose = " ".join(text.split())
+            words.update(_FIELD_IN_PROSE.findall(prose))
+            for names, described in _FIELD_IN_LIST.findall(attributes):
+                words |= dict.fromkeys(re.split(r",\s*", names), " ".join(described.split()))
+    return prose, {name: described[0].upper() + described[1:] for name, described in words.items()}

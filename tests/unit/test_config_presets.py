@@ -1,0 +1,77 @@
+"""The documents that come with the sidecar are right, with the components that are really installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from config import ComponentId, Endpoint, Rate, presets
+from config.document import load
+from config.resolve import resolve
+from config.schema import json_schema
+from sidecar.component import Kind
+from sidecar.registry import Registry
+
+ENVIRON = {"DD_API_KEY": "made-up", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:14317"}
+
+
+def resolved(name):
+    """A preset, checked against what is installed."""
+    registry = Registry()
+    return resolve(load([f"preset:{name}"], ENVIRON), registry.settings_of, registry.deprecated)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_presets_are_right(name):
+    """A preset has neither problems nor warnings."""
+    assert resolved(name).warnings == ()
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_presets_suit_the_schema(name):
+    """An editor that knows the schema of what is installed finds nothing wrong with a preset."""
+    jsonschema = pytest.importorskip("jsonschema")
+    registry = Registry()
+    installed = {
+        kind.value: {one: registry.settings_of(kind.value, one) for one in registry.types(kind)} for kind in Kind
+    }
+    jsonschema.validate(load([f"preset:{name}"], {}).root.plain(), json_schema(installed))
+
+
+def test_there_are_four():
+    """The names are those that the documentation lists."""
+    assert presets.names() == ("datadog", "default", "gateway", "prometheus")
+
+
+def test_datadog_is_the_default_with_another_exporter():
+    """From Prometheus to Datadog it is one word of the pipelines, and the exporter's own settings."""
+    default, datadog = resolved("default"), resolved("datadog")
+    swapped = tuple(
+        pipeline._replace(exporters=(ComponentId("datadog"),)) if pipeline.signal == "logs" else pipeline
+        for pipeline in default.pipelines
+    )
+    assert datadog.pipelines == swapped
+    others = {key: made for key, made in datadog.components.items() if key != ("exporters", ComponentId("datadog"))}
+    assert others == default.components
+
+
+def test_telemetry_events_have_the_rates_of_their_contract():
+    """100 a minute and 200 at once for each caller, 10 and 30 for each unknown address."""
+    limit = resolved("default").components["processors", ComponentId("rate_limit")].settings
+    assert (limit.rate, limit.burst, limit.key) == (Rate("100/m"), 200, ("identity",))
+    anonymous = limit.anonymous
+    assert (anonymous.rate, anonymous.burst, anonymous.key) == (Rate("10/m"), 30, ("client_address",))
+
+
+@pytest.mark.parametrize("name", ["default", "datadog"])
+def test_presets_for_one_host_listen_on_localhost(name):
+    """Nothing is open to the network unless told so."""
+
+    def endpoints(value):
+        if isinstance(value, Endpoint):
+            yield value
+        for field in getattr(value, "__struct_fields__", ()):
+            yield from endpoints(getattr(value, field))
+
+    found = [endpoint for made in resolved(name).components.values() for endpoint in endpoints(made.settings)]
+    assert {endpoint.host for endpoint in found} == {"localhost"}
+    assert len(found) >= 5
