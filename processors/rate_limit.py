@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from sidecar import (
     SCHEMAS,
@@ -108,18 +108,27 @@ class RateLimit(Processor[RateLimitSettings]):
     A batch that does not fit is refused whole, and takes nothing. Where the key has an `attribute` or a `resource`, one
     batch may hold several keys: `reject` refuses it when one of them is over, and takes nothing from any; `drop` drops
     the items of those that are over. Unless the key or the unit asks for it, no batch is decoded.
+
+    Attributes:
+        buckets: what each key has used up. A reload keeps them.
     """
 
+    mutates = False
     drop_reason: ClassVar[str] = "rate_limited"
 
     def __init__(self, settings: RateLimitSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._buckets = Buckets(settings.max_keys)
+        self.buckets = Buckets(settings.max_keys)
         anonymous = settings.anonymous
         self._known = Key("", settings.key, Limit(settings.rate, settings.burst))
         self._anonymous = Key("anonymous:", anonymous.key, Limit(anonymous.rate, anonymous.burst))
         self._by_identity = "identity" in settings.key
         self._overrides = [(re.compile(translate(one.match)), Limit(one.rate, one.burst)) for one in settings.overrides]
+
+    def carry(self, old: Self) -> None:
+        """Let nobody start afresh because the document was reloaded."""
+        self.buckets = old.buckets
+        self.buckets.max_keys = self.settings.max_keys
 
     def process(self, batch: Batch) -> Batch | None:
         """The batch, or what is left of it.
@@ -131,13 +140,13 @@ class RateLimit(Processor[RateLimitSettings]):
         costs = self._costs(batch, key)
         now = self.context.clock.monotonic()
         limits = {name: self._limit(name, key.limit) for name in costs}
-        waits = {name: self._buckets.wait(name, cost, limits[name], now) for name, cost in costs.items()}
+        waits = {name: self.buckets.wait(name, cost, limits[name], now) for name, cost in costs.items()}
         over = {name for name, wait in waits.items() if wait > 0}
         if over and self.settings.on_exceeded == "reject":
             worst = max(over, key=lambda name: waits[name])
             raise self._refusal(costs[worst], limits[worst], waits[worst])
         for name in costs.keys() - over:
-            self._buckets.take(name, costs[name], limits[name], now)
+            self.buckets.take(name, costs[name], limits[name], now)
         if len(over) == len(costs):
             return None if over else batch
         return _without(batch, key, over) if over else batch
@@ -179,7 +188,7 @@ class Buckets:
     """Token buckets by key, in one number each: the time at which the bucket is full again."""
 
     def __init__(self, max_keys: int) -> None:
-        self._max_keys = max_keys
+        self.max_keys = max_keys
         self._full_at: OrderedDict[str, float] = OrderedDict()
 
     def wait(self, key: str, cost: int, limit: Limit, now: float) -> float:
@@ -194,7 +203,7 @@ class Buckets:
         """Take it out."""
         self._full_at[key] = max(self._full_at.get(key, now), now) + cost / limit.rate
         self._full_at.move_to_end(key)
-        if len(self._full_at) > self._max_keys:
+        while len(self._full_at) > self.max_keys:
             self._full_at.popitem(last=False)
 
     def __len__(self) -> int:
@@ -274,6 +283,7 @@ def _lists(batch: Batch) -> Iterator[tuple[Any, Any]]:
 
 def _without(batch: Batch, key: Key, over: set[str]) -> Batch:
     """The batch without the items of those keys."""
+    batch = batch.copy()
     batch.edit()
     for resource, items in _lists(batch):
         for index in range(len(items) - 1, -1, -1):

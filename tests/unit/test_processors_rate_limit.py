@@ -282,7 +282,7 @@ def test_the_least_recently_used_bucket_is_forgotten_first(bench):
     for peer in ("a", "b", "a", "c"):
         limiter.process(bare(1, peer=peer))
 
-    assert len(limiter._buckets) == 2
+    assert len(limiter.buckets) == 2
     assert not passes(limiter, bare(1, peer="a"))
     assert passes(limiter, bare(2, peer="b"))
 
@@ -294,7 +294,7 @@ def test_a_long_key_is_kept_short(bench):
     assert passes(limiter, logs("x" * 10_000 + "a"))
     assert passes(limiter, logs("x" * 10_000 + "b"))
     assert not passes(limiter, logs("x" * 10_000 + "a"))
-    assert max(map(len, limiter._buckets._full_at)) < 400
+    assert max(map(len, limiter.buckets._full_at)) < 400
 
 
 def test_a_refused_batch_is_not_converted(bench):
@@ -316,6 +316,30 @@ def test_an_empty_batch_passes_and_takes_nothing(bench):
     assert passes(limiter, bare(0, identity=MACHINE))
     assert passes(limiter, bare(1, identity=MACHINE))
     assert passes(limiter, bare(0, identity=MACHINE))
+
+
+def test_a_reload_gives_nobody_new_tokens(bench):
+    """What was used up stays used up, within the new burst, and only so many buckets are kept from then on."""
+    old = bench.make(RateLimit, "{key: [client_address], rate: 1/h, burst: 2}")
+    for peer in ("a", "a", "b", "c"):
+        old.process(bare(1, peer=peer))
+
+    new = bench.make(RateLimit, "{key: [client_address], rate: 1/h, burst: 3, max_keys: 2}")
+    new.carry(old)
+
+    assert not passes(new, bare(3, peer="c"))
+    assert passes(new, bare(2, peer="c"))
+    assert not passes(new, bare(3, peer="b"))
+    assert passes(new, bare(3, peer="a"))
+
+
+def test_drop_leaves_the_given_batch_alone(bench):
+    """Other pipelines may hold the same batch."""
+    limiter = bench.make(RateLimit, "{key: [attribute.tenant], rate: 1/h, burst: 2, on_exceeded: drop}")
+    batch = logs("b", "a", "b", "b")
+
+    assert tenants_of(limiter.process(batch)) == ["a"]
+    assert tenants_of(batch) == ["b", "a", "b", "b"]
 
 
 def test_each_component_has_its_own_buckets(bench):
