@@ -247,7 +247,7 @@ def _options(settings: GrpcServerSettings) -> list[tuple[str, int]]:
     }
     policy = keepalive.enforcement_policy
     if policy is not None:
-        options["grpc.http2.min_recv_ping_interval_without_data_ms"] = _milliseconds(policy.min_time)
+        options["grpc.http2.min_ping_interval_without_data_ms"] = _milliseconds(policy.min_time)
         options["grpc.keepalive_permit_without_calls"] = int(policy.permit_without_stream)
     return [(name, int(value)) for name, value in options.items() if value is not None]
 

@@ -73,25 +73,31 @@ class Http2:
         return await self.read()
 
     async def ping(self, times, pause):
-        """Ping without a call."""
+        """Ping without a call, and note what the server says to that."""
+        got = Exchange()
         for _ in range(times):
             self.connection.ping(bytes(8))
             await self._flush()
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(pause):
+                    await self._read_until_end(got)
+            if got.goaway:
+                break
+        return got
 
     async def read(self):
         """Everything until a stream or the connection ends."""
         got = Exchange()
         async with asyncio.timeout(PATIENCE):
-            while not (got.goaway or got.reset is not None):
-                data = await self._reader.read(65536)
-                if not data:
-                    return got
-                for event in self.connection.receive_data(data):
-                    if self._take(event, got):
-                        return got
-                await self._flush()
+            await self._read_until_end(got)
         return got
+
+    async def _read_until_end(self, got):
+        while data := await self._reader.read(65536):
+            ends = [self._take(event, got) for event in self.connection.receive_data(data)]
+            await self._flush()
+            if any(ends):
+                return
 
     def _take(self, event, got):
         """Note an event; true where it ends the exchange."""
@@ -103,11 +109,12 @@ class Http2:
             got.reset = int(event.error_code)
         elif isinstance(event, h2.events.ConnectionTerminated):
             got.goaway = (int(event.error_code), event.additional_data or b"")
-        return isinstance(event, h2.events.StreamEnded)
+        return isinstance(event, h2.events.StreamEnded | h2.events.StreamReset | h2.events.ConnectionTerminated)
 
     async def _flush(self):
-        self._writer.write(self.connection.data_to_send())
-        with contextlib.suppress(ConnectionError):
+        # What the server has said before it hung up is still to be read.
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self._writer.write(self.connection.data_to_send())
             await self._writer.drain()
 
 

@@ -246,7 +246,7 @@ keepalive:
         "grpc.max_connection_age_grace_ms": 3000,
         "grpc.keepalive_time_ms": 4000,
         "grpc.keepalive_timeout_ms": 5000,
-        "grpc.http2.min_recv_ping_interval_without_data_ms": 6000,
+        "grpc.http2.min_ping_interval_without_data_ms": 6000,
         "grpc.keepalive_permit_without_calls": 1,
     }
     assert plain["grpc.max_receive_message_length"] == 64 * 2**20
