@@ -19,6 +19,7 @@ from config import ComponentId, Settings
 from sidecar.batch import Batch, Identity
 from sidecar.net import Listeners
 from sidecar.signals import Signal
+from sidecar.storage import StoredQueue
 from sidecar.telemetry.health import Health, HealthBoard
 from sidecar.telemetry.metrics import Meter
 
@@ -243,6 +244,36 @@ class Connector(Component[S]):
 
 class Extension(Component[S]):
     """Serves other components or the operator: health, authentication, storage. Starts first and stops last."""
+
+
+class Storage(Extension[S]):
+    """An extension that keeps queues on disk. Exporters name it in `sending_queue.storage`."""
+
+    @property
+    def max_bytes(self) -> int:
+        """What all queues together may take."""
+        raise NotImplementedError
+
+    @property
+    def max_age(self) -> float:
+        """Seconds after which a request that still waits is given up."""
+        raise NotImplementedError
+
+    def room(self) -> int:
+        """How many bytes more all queues together may take."""
+        raise NotImplementedError
+
+    async def open(self, owner: str) -> StoredQueue:
+        """The queue of an owner (`exporters/otlp`), with all that was left in it.
+
+        Raises:
+            StartError: it can't be opened.
+        """
+        raise NotImplementedError
+
+    async def close(self, queue: StoredQueue) -> None:
+        """Let go of a queue. What is in it stays."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,23 +21,35 @@ class BatchSettings(Settings):
 
 
 class QueueSettings(Settings):
-    """The queue in front of an exporter. Full when `queue_size` (in units of `sizer`) or `max_bytes` is reached."""
+    """The queue in front of an exporter. Full when `queue_size` (in units of `sizer`) or `max_bytes` is reached.
+
+    `max_bytes`: 128 MiB in memory, and all that the storage gives with a `storage`, unless it is written.
+    `num_consumers: 1` keeps the order. `dead_letter` sets aside what is given up, which needs a `storage`.
+    """
 
     enabled: bool = True
     queue_size: int = 100_000
     sizer: Literal["items", "bytes", "requests"] = "items"
-    max_bytes: Size = Size("128MiB")
+    max_bytes: Size | None = None
     num_consumers: int = 4
     storage: str | None = None
-    on_full: Literal["refuse", "drop_oldest", "drop_newest"] = "refuse"
+    on_full: Literal["refuse", "drop_oldest", "drop_newest", "drop_lowest_severity"] = "refuse"
+    dead_letter: bool = False
     batch: BatchSettings = BatchSettings()
     block_on_overflow: bool = False
     wait_for_result: bool = False
 
     def __post_init__(self) -> None:
         for name in ("queue_size", "num_consumers", "max_bytes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{getattr(self, name)} is too small; write at least 1", name)
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{value} is too small; write at least 1", name)
+        if self.dead_letter and self.storage is None:
+            raise SettingError("needs a storage; write for example storage: file_storage", "dead_letter")
+        if self.wait_for_result and self.storage is not None:
+            raise SettingError(
+                "can't be combined with a storage, which answers once the request is stored", "wait_for_result"
+            )
 
 
 class RetrySettings(Settings):

@@ -13,7 +13,7 @@ from typing import Any
 from config import ComponentId, SettingError
 from config.problems import ConfigError, Problem
 from config.resolve import Resolved, ResolvedPipeline
-from sidecar.component import Clock, Connector, Context, Exporter, Extension, Kind, Processor
+from sidecar.component import Clock, Connector, Context, Exporter, Extension, Kind, Processor, Storage
 from sidecar.delivery import DeliverySettings
 from sidecar.net import Listeners
 from sidecar.pipeline.direct import CountingSink, DirectSink
@@ -172,7 +172,7 @@ class Graph:
             if before is not None and type(before.component) is type(node.component):
                 node.component.carry(before.component)
             if node.outbox is not None:
-                if before is not None and before.outbox is not None:
+                if before is not None and before.outbox is not None and node.outbox.can_adopt(before.outbox):
                     node.outbox.adopt(before.outbox)
                 _observe_queue(node.meter, node.outbox)
         for gate, routes in self._routes:
@@ -256,12 +256,17 @@ class GraphBuilder:
         )
         settings = self._resolved.components[key.kind.value, key.id].settings
         try:
-            component = self._registry.load(key.kind, key.id.type)(settings, context)
+            component: Any = self._registry.load(key.kind, key.id.type)(settings, context)
+            node = Node(key, component, meter, drops, tasks, health, extensions)
+            if key.kind is Kind.EXPORTER:
+                node.sink = self._sink(node)
+            elif key.kind is Kind.CONNECTOR:
+                node.sink = DirectSink(component.export)
         except ValueError as error:
             path = error.path if isinstance(error, SettingError) else ()
             self._problems.append(self._resolved.problem_at(key.kind.value, key.id, *path, message=str(error)))
             return None
-        return Node(key, component, meter, drops, tasks, health, extensions)
+        return node
 
     def _check_signals(self, pipeline: ResolvedPipeline) -> None:
         """Find components that can't take the signal of a pipeline that names them."""
@@ -285,11 +290,6 @@ class GraphBuilder:
 
     def _wire(self) -> None:
         graph = self._graph
-        for node in graph.nodes.values():
-            if node.sink is None and node.key.kind is Kind.EXPORTER:
-                node.sink = self._sink(node)
-            elif node.sink is None and node.key.kind is Kind.CONNECTOR:
-                node.sink = DirectSink(node.component.export)
         routes = {pipeline.id: self._route(pipeline) for pipeline in reversed(graph.order)}
         for node in (*graph.of(Kind.RECEIVER), *graph.of(Kind.CONNECTOR)):
             by_signal: dict[Signal, list[Route]] = {}
@@ -308,8 +308,15 @@ class GraphBuilder:
             return CountingSink(exporter.export, counts)
         if not settings.sending_queue.enabled:
             return CountingSink(exporter.export, counts, settings.timeout)
+        storage = None
+        if settings.sending_queue.storage is not None:
+            try:
+                storage = exporter.context.extension(settings.sending_queue.storage, Storage)
+            except ValueError as error:
+                raise SettingError(str(error), "sending_queue", "storage") from None
         return Outbox(
             exporter,
+            storage=storage,
             clock=self._host.clock,
             counts=counts,
             drops=node.drops,
@@ -335,7 +342,7 @@ class GraphBuilder:
 
     def _end(self, name: ComponentId) -> Sink:
         node = self._graph.nodes.get(Key(Kind.EXPORTER, name)) or self._graph.nodes[Key(Kind.CONNECTOR, name)]
-        assert node.sink is not None  # noqa: S101 (set for every exporter and connector above)
+        assert node.sink is not None  # noqa: S101 (set for every exporter and connector when made)
         return node.sink
 
 

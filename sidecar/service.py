@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from config.resolve import Resolved
 from sidecar.component import Kind
@@ -50,7 +50,7 @@ class Service:
         self.graph.take_over(None)
         try:
             await self.own_metrics.start()
-            await self._start(self.graph.against_the_flow())
+            await self._start(self.graph.against_the_flow(), {})
         except BaseException:
             await self.own_metrics.stop()
             raise
@@ -80,7 +80,8 @@ class Service:
                     graph = GraphBuilder(resolved, self._registry, self.host, old).build()
                 if own_metrics is not None:
                     await own_metrics.start()
-                await self._start(node for node in graph.against_the_flow() if node.key in graph.plan.make)
+                made = [node for node in graph.against_the_flow() if node.key in graph.plan.make]
+                await self._start(made, old.nodes)
             except BaseException:
                 if own_metrics is not None:
                     await own_metrics.stop()
@@ -113,7 +114,7 @@ class Service:
 
     # Steps.
 
-    async def _start(self, nodes: Iterable[Node]) -> None:
+    async def _start(self, nodes: Iterable[Node], old: Mapping[Key, Node]) -> None:
         """Start in that order; when one can't, stop those that had started."""
         started: list[Node] = []
         replaced: list[Health] = []
@@ -122,15 +123,18 @@ class Service:
                 started.append(node)
                 replaced += filter(None, [self.host.board.components.get(node.health.component)])
                 self.host.board.add(node.health)
-                await self._start_one(node)
+                await self._start_one(node, old.get(node.key))
         except BaseException:
             await self._stop(reversed(started), self.host.clock.monotonic())
             for health in replaced:
                 self.host.board.add(health)
             raise
 
-    async def _start_one(self, node: Node) -> None:
+    async def _start_one(self, node: Node, predecessor: Node | None) -> None:
+        before = predecessor.outbox if predecessor else None
         try:
+            if node.outbox is not None and not (before and node.outbox.can_adopt(before)):
+                await node.outbox.start()
             await node.component.start()
         except StartError:
             raise

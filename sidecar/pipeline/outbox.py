@@ -16,78 +16,50 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Final
 
+from config import Size
 from sidecar.batch import Batch
-from sidecar.component import Clock, Exporter
+from sidecar.component import Clock, Exporter, Storage
 from sidecar.delivery import DeliverySettings
 from sidecar.errors import DeliveryError, Permanent, Retryable, TooLarge
-from sidecar.pipeline.backlog import Entry, MemoryBacklog, Shipment
+from sidecar.pipeline.backlog import Backlog, Entry, Shipment
+from sidecar.pipeline.ledger import Balance, Held
 from sidecar.pipeline.observe import Drops, ExporterCounts
+from sidecar.pipeline.severity import severity
+from sidecar.pipeline.stored_backlog import StoredBacklog
 from sidecar.pipeline.throttle import Throttle, backoff
+from sidecar.signals import Signal
+from sidecar.storage import StorageError
 from sidecar.telemetry.health import Health
 
 # The shipment that the running attempt carries: `Context.dropped` does not say which one it speaks of.
 _current: ContextVar[Shipment | None] = ContextVar("shipment", default=None)
 
-
-@dataclass(slots=True)
-class Held:
-    """How much an outbox holds: waiting, under way and reserved."""
-
-    requests: int = 0
-    items: int = 0
-    bytes: int = 0
-
-    def add(self, items: int, size: int) -> None:
-        """One request more."""
-        self.requests += 1
-        self.items += items
-        self.bytes += size
-
-    def remove(self, items: int, size: int) -> None:
-        """One request less."""
-        self.requests -= 1
-        self.items -= items
-        self.bytes -= size
-
-    def of(self, sizer: Literal["requests", "items", "bytes"]) -> int:
-        """As much as it is in a queue's unit."""
-        return {"requests": self.requests, "items": self.items, "bytes": self.bytes}[sizer]
-
-
-@dataclass(slots=True)
-class Balance:
-    """What became of the items that an outbox took: taken = delivered + stored + dropped when nothing is held."""
-
-    taken: int = 0
-    delivered: int = 0
-    stored: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        dropped = sum(self.dropped.values())
-        reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(self.dropped.items()))
-        return (
-            f"received {self.taken} = delivered {self.delivered} + stored {self.stored} + dropped {dropped}"
-            f"{f' ({reasons})' if reasons else ''}"
-        )
+# What a queue in memory may take, unless `max_bytes` is written.
+DEFAULT_MAX_BYTES: Final = Size("128MiB")
+# With a single consumer the order is kept, which one bad batch may cost the others at most so many seconds.
+_ORDER_PATIENCE: Final = 60.0
+# What senders are told to wait when the disk refuses.
+_STORAGE_RETRY_AFTER: Final = 5.0
 
 
 class Outbox:
     """Everything between an exporter and what is sent to it.
 
     Bounded in `queue_size` and in `max_bytes`: what is waiting, being retried and under way counts. No attempt takes
-    longer than `timeout`. Items are counted exactly once: delivered, dropped with a reason, or still held.
+    longer than `timeout`. Items are counted exactly once: delivered, stored, dropped with a reason, or still held.
+
+    With a storage, senders are answered after their request is committed to it, and what can't be sent stays there.
     """
 
     def __init__(
         self,
         exporter: Exporter[DeliverySettings],
         *,
+        storage: Storage[Any] | None = None,
         clock: Clock,
         counts: ExporterCounts,
         drops: Drops,
@@ -96,11 +68,13 @@ class Outbox:
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self.exporter = exporter
-        self._id = exporter.context.id
         self.balance = Balance()
         self.held = Held()
+        self._id = exporter.context.id
         self._settings = exporter.settings
         self._queue = exporter.settings.sending_queue
+        self._storage = storage
+        self._max_bytes = self._queue.max_bytes or (storage.max_bytes if storage else DEFAULT_MAX_BYTES)
         self._now = clock.monotonic
         self._counts = counts
         self._drops = drops
@@ -108,7 +82,7 @@ class Outbox:
         self._health = health
         self._logger = logger
         self._uniform = uniform
-        self._backlog = MemoryBacklog(self._queue.batch, clock.monotonic)
+        self._backlog = Backlog(self._queue.batch, clock.monotonic)
         self._throttle = Throttle(self._queue.num_consumers, self._settings.retry_on_failure, clock.monotonic, uniform)
         self._retries: deque[Shipment] = deque()
         self._delayed: dict[Shipment, asyncio.TimerHandle] = {}
@@ -128,31 +102,60 @@ class Outbox:
             f"{len(self._under_way)} under way{waits}>"
         )
 
+    # Beginning and succession.
+
+    async def start(self) -> None:
+        """Open the storage, where there is one, and take up what an earlier process has left in it.
+
+        Raises:
+            StartError: the storage can't be opened.
+        """
+        if self._storage is None:
+            return
+        queue = await self._storage.open(f"exporters/{self._id}")
+        backlog = self._backlog = StoredBacklog(self._queue.batch, self._now, queue, self._dispatch)
+        requests, items, size = await backlog.recover()
+        if requests:
+            self.held.add(items, size, requests)
+            self.balance.taken += items
+            self._logger.info("%d items from an earlier run wait in %s", items, queue.file.path)
+            self._idle.clear()
+            self._dispatch()
+
+    def can_adopt(self, old: Outbox) -> bool:
+        """Whether `adopt` is possible: both keep their requests in the same place."""
+        return self._storage is old._storage
+
     def adopt(self, old: Outbox) -> None:
-        """Take over what another outbox holds, and its balance: this one succeeds it after a reload.
+        """Succeed another outbox after a reload, instead of `start`: take over what it holds, and its balance.
 
         What is under way there ends there; what has to be tried again after that comes here.
         """
         old._successor = self
         self.balance = old.balance
-        for shipment, handle in old._delayed.items():
+        self._backlog, old._backlog = old._backlog, Backlog(self._queue.batch, self._now)
+        self._backlog.adapt(self._queue.batch)
+        if isinstance(self._backlog, StoredBacklog):
+            self._backlog.on_refilled = self._dispatch
+        for handle in old._delayed.values():
             handle.cancel()
-            old._retries.append(shipment)
-        old._delayed.clear()
-        for shipment in old._retries:
-            self.take(shipment, old)
+        waiting = [*old._retries, *old._delayed]
         old._retries.clear()
-        while (entry := old._backlog.evict_oldest()) is not None:
-            old.release([entry])
-            self.held.add(entry.items, entry.size)
-            self._backlog.put(entry)
+        old._delayed.clear()
+        self.held, old.held = old.held, Held()
+        for shipment in old._under_way.values():
+            for entry in shipment.entries:
+                self.held.remove(entry.items, entry.size)
+                old.held.add(entry.items, entry.size)
+        self._retries.extend(waiting)
+        if not old.held.requests:
+            old._idle.set()
         if self.held.requests:
             self._idle.clear()
             self._dispatch()
 
-    def take(self, shipment: Shipment, old: Outbox) -> None:
-        """Take over a shipment that waits for its retry."""
-        old.release(shipment.entries)
+    def take(self, shipment: Shipment) -> None:
+        """Take over a shipment that failed at the predecessor."""
         for entry in shipment.entries:
             self.held.add(entry.items, entry.size)
         self._idle.clear()
@@ -171,24 +174,22 @@ class Outbox:
         if self._successor is not None:
             return await self._successor.reserve(batch)
         entries = [self._entry(part) for part in self._parts(batch)]
-        items = sum(entry.items for entry in entries)
-        size = sum(entry.size for entry in entries)
-        if not self._fits(Held(), len(entries), items, size):
-            self._counts.not_queued(batch.signal, items)
+        needed = Held(len(entries), sum(entry.items for entry in entries), sum(entry.size for entry in entries))
+        if not self._fits(Held(), needed):
+            self._counts.not_queued(batch.signal, needed.items)
             raise TooLarge(
-                f"{self._id}: a request of {items} items and {size} bytes is larger than the whole queue; "
-                "send smaller requests, or raise sending_queue.queue_size and max_bytes"
+                f"{self._id}: a request of {needed.items} items and {needed.bytes} bytes is larger than the whole "
+                "queue; send smaller requests, or raise sending_queue.queue_size and max_bytes"
             )
-        admitted = await self._make_room(len(entries), items, size)
+        admitted = await self._make_room(needed, entries)
         if admitted:
-            for entry in entries:
-                self.held.add(entry.items, entry.size)
-        elif self._queue.on_full == "refuse":
-            self._counts.not_queued(batch.signal, items)
+            self.held.add(needed.items, needed.bytes, needed.requests)
+        elif not self._queue.on_full.startswith("drop"):
+            self._counts.not_queued(batch.signal, needed.items)
             raise Retryable(f"{self._id}: sending queue is full", reason="queue_full", after=self._wait())
         return _Reservation(self, entries, admitted=admitted)
 
-    def _parts(self, batch: Batch) -> list[Batch]:
+    def _parts(self, batch: Batch) -> Sequence[Batch]:
         """The batch, or its pieces where it is over the largest size that may be sent at once."""
         settings = self._queue.batch
         if not settings.max_size:
@@ -197,38 +198,57 @@ class Outbox:
         if weight <= settings.max_size:
             return [batch]
         pieces = -(-weight // settings.max_size)
-        return list(batch.split(max(1, len(batch) // pieces)))
+        return batch.split(max(1, len(batch) // pieces))
 
     def _entry(self, batch: Batch) -> Entry:
         # A copy holds the bytes alone: a decoded message takes several times their memory, and others may read it yet.
         data = batch.encode()
-        return Entry(batch.copy(), len(batch), len(data), self._now())
+        weight = severity(batch) if self._queue.on_full == "drop_lowest_severity" else 0
+        return Entry(batch.signal, batch.copy(), len(batch), len(data), self._now(), weight)
 
-    def _fits(self, held: Held, requests: int, items: int, size: int) -> bool:
-        used = Held(held.requests + requests, held.items + items, held.bytes + size)
-        return used.of(self._queue.sizer) <= self._queue.queue_size and used.bytes <= self._queue.max_bytes
+    def _fits(self, held: Held, needed: Held) -> bool:
+        sizer = self._queue.sizer
+        if held.of(sizer) + needed.of(sizer) > self._queue.queue_size or held.bytes + needed.bytes > self._max_bytes:
+            return False
+        return self._storage is None or held is not self.held or needed.bytes <= self._storage.room()
 
-    async def _make_room(self, requests: int, items: int, size: int) -> bool:
-        if self._fits(self.held, requests, items, size):
-            return True
-        if self._queue.on_full == "drop_oldest":
-            while not self._fits(self.held, requests, items, size):
-                oldest = self._backlog.evict_oldest()
-                if oldest is None:
-                    return False
-                self._give_up([oldest], "queue_full")
+    async def _make_room(self, needed: Held, entries: Sequence[Entry]) -> bool:
+        """Whether there is room now: because there is, because others had to go, or after a wait."""
+        policy = self._queue.on_full
+        while not self._fits(self.held, needed):
+            if policy == "drop_oldest":
+                leaving = self._backlog.evict_oldest()
+            elif policy == "drop_lowest_severity":
+                leaving = self._backlog.evict_least_severe(below=max(entry.severity for entry in entries))
+            else:
+                break
+            if leaving is None:
+                return False
+            self._give_up([leaving], "queue_full")
+        else:
             return True
         if not self._queue.block_on_overflow:
             return False
         async with self._room:
-            await self._room.wait_for(lambda: self._draining or self._fits(self.held, requests, items, size))
+            await self._room.wait_for(lambda: self._draining or self._fits(self.held, needed))
         return not self._draining
 
     def _wait(self) -> float:
         """Seconds after which a refused sender may try again: few, since it holds its data in memory meanwhile."""
         return min(5.0, max(1.0, self._throttle.pause()))
 
-    def accept(self, entries: list[Entry]) -> None:
+    async def store(self, entries: Sequence[Entry]) -> None:
+        """Commit to the storage, where there is one. Raises Retryable."""
+        if self._successor is not None:
+            await self._successor.store(entries)
+        elif isinstance(self._backlog, StoredBacklog):
+            try:
+                await self._backlog.store(entries)
+            except StorageError as error:
+                self._health.degraded(f"storage: {error}")
+                raise Retryable(f"{self._id}: storage: {error}", reason="storage", after=_STORAGE_RETRY_AFTER) from None
+
+    def accept(self, entries: Sequence[Entry]) -> None:
         """Queue what a reservation held room for."""
         if self._successor is not None:  # since the reservation was made
             self.release(entries)
@@ -242,13 +262,13 @@ class Outbox:
         self._idle.clear()
         self._dispatch()
 
-    def discard(self, entries: list[Entry]) -> None:
-        """Count what `on_full: drop_newest` does not let in."""
+    def discard(self, entries: Sequence[Entry]) -> None:
+        """Count what `on_full` does not let in."""
         for entry in entries:
             self.balance.taken += entry.items
-            self._count_dropped(entry.batch, "queue_full", entry.items)
+            self._count_dropped(entry.signal, "queue_full", entry.items)
 
-    def release(self, entries: list[Entry]) -> None:
+    def release(self, entries: Sequence[Entry]) -> None:
         """Give back the room of requests that are gone, whatever became of them."""
         for entry in entries:
             self.held.remove(entry.items, entry.size)
@@ -256,6 +276,10 @@ class Outbox:
             self._idle.set()
         if self._queue.block_on_overflow:
             asyncio.get_running_loop().create_task(self._wake_senders())
+
+    async def _wake_senders(self) -> None:
+        async with self._room:
+            self._room.notify_all()
 
     # The way out.
 
@@ -271,8 +295,11 @@ class Outbox:
         self._set_timer()
 
     def _next(self) -> Shipment | None:
+        if self._storage is not None:
+            while (old := self._backlog.evict_older(self._now() - self._storage.max_age)) is not None:
+                self._give_up([old], "expired")
         # While probing, retries and fresh shipments take turns, so that a bad batch can't keep the good ones waiting.
-        retry_first = self._prefer_retry or not self._throttle.is_probing
+        retry_first = self._prefer_retry or not self._throttle.is_probing or self._keeps_order
         self._prefer_retry = not self._prefer_retry
         if retry_first and self._retries:
             return self._retries.popleft()
@@ -281,6 +308,10 @@ class Outbox:
             return self._retries.popleft()
         return fresh
 
+    @property
+    def _keeps_order(self) -> bool:
+        return self._queue.num_consumers == 1
+
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -288,8 +319,7 @@ class Outbox:
         due = 0.0 if self._retries else self._backlog.due_in()
         if due is None or len(self._under_way) >= self._throttle.limit:
             return  # whatever ends or comes in calls again
-        wait = max(due, self._throttle.pause())
-        self._timer = asyncio.get_running_loop().call_later(wait, self._dispatch)
+        self._timer = asyncio.get_running_loop().call_later(max(due, self._throttle.pause()), self._dispatch)
 
     async def _attempt(self, shipment: Shipment) -> None:
         started = time.perf_counter()
@@ -298,29 +328,44 @@ class Outbox:
             shipment.first_tried_at = self._now()
         shipment.attempts += 1
         try:
-            try:
-                async with asyncio.timeout(self._settings.timeout):
-                    await self.exporter.export(shipment.batch)
-            except TimeoutError:
-                raise Retryable(f"no answer within {self._settings.timeout}", reason="timeout") from None
-            except DeliveryError:
-                raise
-            except Exception as error:  # a fault in the exporter must not lose what a repaired one could deliver
-                self._logger.exception("the exporter failed; the batch will be tried again")
-                raise Retryable(f"{type(error).__name__} in the exporter", reason="exporter_fault") from error
+            await self._export(shipment)
         except Retryable as error:
-            self._counts.timed(started)
             self._retry(shipment, error)
         except Permanent as error:
-            self._counts.timed(started)
             self._throttle.succeeded()
-            self._logger.error("%d items dropped: %s", shipment.items, error)
             self._finish_failed(shipment, error.reason, error)
         else:
-            self._counts.timed(started)
             self._throttle.succeeded()
             self._health.ok()
             self._finish(shipment)
+        finally:
+            self._counts.timed(started)
+
+    async def _export(self, shipment: Shipment) -> None:
+        try:
+            if shipment.batch is None:
+                await self._load(shipment)
+            if shipment.batch is not None:
+                async with asyncio.timeout(self._settings.timeout):
+                    await self.exporter.export(shipment.batch)
+        except TimeoutError:
+            raise Retryable(f"no answer within {self._settings.timeout}", reason="timeout") from None
+        except DeliveryError:
+            raise
+        except Exception as error:  # a fault in the exporter must not lose what a repaired one could deliver
+            self._logger.exception("the exporter failed; the batch will be tried again")
+            raise Retryable(f"{type(error).__name__} in the exporter", reason="exporter_fault") from error
+
+    async def _load(self, shipment: Shipment) -> None:
+        """Make the shipment's batch. Requests that can't be read any more are counted, and leave it."""
+        lost = await self._backlog.load(shipment)
+        if lost:
+            shipment.entries = [entry for entry in shipment.entries if entry not in lost]
+            self._logger.error("%d stored requests are damaged; they have been set aside", len(lost))
+            for entry in lost:
+                self._count_dropped(entry.signal, "corrupt", entry.items)
+                _resolve(entry, Permanent(f"{self._id}: the stored request is damaged", reason="corrupt"))
+            self.release(lost)
 
     def _attempted(self, task: asyncio.Task[None]) -> None:
         del self._under_way[task]
@@ -329,22 +374,29 @@ class Outbox:
 
     def _retry(self, shipment: Shipment, error: Retryable) -> None:
         retry = self._settings.retry_on_failure
-        self._throttle.failed(error.after)
         self._keep_remaining(shipment, error)
         delay = backoff(retry, shipment.attempts, error.after, self._uniform)
         elapsed = self._now() - shipment.first_tried_at
+        in_order = self._keeps_order and elapsed < _ORDER_PATIENCE
+        self._throttle.failed(delay if in_order else error.after)
         self._health.degraded(f"{error}; {self.held.items} items wait")
-        if not retry.enabled or (retry.max_elapsed_time and elapsed + delay > retry.max_elapsed_time):
-            reason = "retries_exhausted" if retry.enabled else error.reason
-            self._logger.error("%d items dropped after %d attempts: %s", shipment.items, shipment.attempts, error)
-            self._finish_failed(shipment, reason, error)
+        is_over = retry.max_elapsed_time and elapsed + delay > retry.max_elapsed_time
+        # While nothing gets through, the fault is not this batch's, and a storage can keep it.
+        if is_over and isinstance(self._backlog, StoredBacklog) and self._throttle.is_probing:
+            is_over = False
+        if not retry.enabled or is_over:
+            self._finish_failed(shipment, "retries_exhausted" if retry.enabled else error.reason, error)
             return
         self._logger.warning("sending failed, again in %.1f s: %s", delay, error)
+        self._backlog.put_back(shipment)
         if self._successor is not None:
-            self._successor.take(shipment, self)
-            return
-        loop = asyncio.get_running_loop()
-        self._delayed[shipment] = loop.call_later(delay, self._retry_now, shipment)
+            self.release(shipment.entries)
+            self._successor.take(shipment)
+        elif in_order:
+            self._retries.appendleft(shipment)
+        else:
+            loop = asyncio.get_running_loop()
+            self._delayed[shipment] = loop.call_later(delay, self._retry_now, shipment)
 
     def _retry_now(self, shipment: Shipment) -> None:
         del self._delayed[shipment]
@@ -352,56 +404,76 @@ class Outbox:
         self._dispatch()
 
     def _keep_remaining(self, shipment: Shipment, error: Retryable) -> None:
-        """Where the exporter has delivered a part, keep only the rest for the retry."""
+        """Where the exporter has settled a part, keep only the rest for the retry."""
         if error.remaining is not None:
-            delivered = len(shipment.batch) - len(error.remaining) - shipment.reported
+            delivered = shipment.items - len(error.remaining) - shipment.reported
             shipment.reported = 0
-            self._counts.sent(shipment.batch.signal, delivered)
+            self._counts.sent(shipment.signal, delivered)
             self.balance.delivered += delivered
             shipment.batch = error.remaining
+            shipment.is_partial = True
 
     def _note_reported(self, reason: str, items: int) -> None:
         """Note what the exporter itself counts as lost, so that it does not count as delivered too."""
-        self.balance.dropped[reason] = self.balance.dropped.get(reason, 0) + items
+        self.balance.drop(reason, items)
         shipment = _current.get()
         if shipment is not None:
             shipment.reported += items
 
+    # What became of it.
+
     def _finish(self, shipment: Shipment) -> None:
-        left = len(shipment.batch) - shipment.reported
-        self._counts.sent(shipment.batch.signal, left)
+        left = shipment.items - shipment.reported
+        self._counts.sent(shipment.signal, left)
         self.balance.delivered += left
         self._settle(shipment, None)
 
     def _finish_failed(self, shipment: Shipment, reason: str, error: DeliveryError) -> None:
-        left = len(shipment.batch) - shipment.reported
-        self._counts.failed(shipment.batch.signal, left)
-        self._count_dropped(shipment.batch, reason, left)
+        left = shipment.items - shipment.reported
+        self._logger.error("%d items dropped after %d attempts: %s", left, shipment.attempts, error)
+        self._counts.failed(shipment.signal, left)
+        self._count_dropped(shipment.signal, reason, left)
+        if self._queue.dead_letter:
+            self.bury(shipment.entries, reason, str(error))
         self._settle(shipment, error)
-
-    def _give_up(self, entries: list[Entry], reason: str) -> None:
-        for entry in entries:
-            self._count_dropped(entry.batch, reason, entry.items)
-            _resolve(entry, Permanent(f"{self._id}: dropped, {reason}", reason=reason))
-        self.release(entries)
-
-    def _count_dropped(self, batch: Batch, reason: str, items: int) -> None:
-        self._drops.count(batch.signal, reason, items)
-        self.balance.dropped[reason] = self.balance.dropped.get(reason, 0) + items
 
     def _settle(self, shipment: Shipment, error: DeliveryError | None) -> None:
         for entry in shipment.entries:
             _resolve(entry, error)
-        self.release(shipment.entries)
+        self._let_go(shipment.entries)
 
-    async def _wake_senders(self) -> None:
-        async with self._room:
-            self._room.notify_all()
+    def _give_up(self, entries: Sequence[Entry], reason: str) -> None:
+        for entry in entries:
+            self._count_dropped(entry.signal, reason, entry.items)
+            _resolve(entry, Permanent(f"{self._id}: dropped, {reason}", reason=reason))
+        self._let_go(entries)
+
+    def _let_go(self, entries: Sequence[Entry]) -> None:
+        self.forget(entries)
+        self.release(entries)
+
+    def forget(self, entries: Sequence[Entry]) -> None:
+        """Remove from the storage what has arrived or was given up."""
+        if self._successor is not None:
+            self._successor.forget(entries)
+        else:
+            self._backlog.done(entries)
+
+    def bury(self, entries: Sequence[Entry], reason: str, message: str) -> None:
+        """Set aside in the storage what was given up."""
+        if self._successor is not None:
+            self._successor.bury(entries, reason, message)
+        elif isinstance(self._backlog, StoredBacklog):
+            self._backlog.bury(entries, reason, message)
+
+    def _count_dropped(self, signal: Signal, reason: str, items: int) -> None:
+        self._drops.count(signal, reason, items)
+        self.balance.drop(reason, items)
 
     # The end.
 
     async def drain(self, deadline: float) -> None:
-        """Send what is held until `deadline` (monotonic seconds); drop and count the rest. Works twice."""
+        """Send what is held until `deadline` (monotonic seconds). The rest stays stored, or is dropped and counted."""
         self._draining = True
         self._throttle.reset()
         for shipment, handle in list(self._delayed.items()):
@@ -414,6 +486,9 @@ class Outbox:
                 await self._idle.wait()
         except TimeoutError:
             await self._abandon()
+        if isinstance(self._backlog, StoredBacklog) and self._storage is not None:
+            await self._storage.close(self._backlog.queue)
+            self._backlog = Backlog(self._queue.batch, self._now)
 
     async def _abandon(self) -> None:
         for task in list(self._under_way):
@@ -426,6 +501,9 @@ class Outbox:
             self._timer.cancel()
         self._retries.clear()
         self._delayed.clear()
+        if isinstance(self._backlog, StoredBacklog):
+            self.balance.stored, self.held = self.held.items, Held()
+            return
         stopped = Retryable(f"{self._id}: the sidecar has stopped", reason="shutdown")
         for shipment in shipments:
             self._finish_failed(shipment, "shutdown", stopped)
@@ -438,28 +516,32 @@ class _Reservation:
 
     __slots__ = ("_admitted", "_entries", "_outbox", "fallible")
 
-    def __init__(self, outbox: Outbox, entries: list[Entry], *, admitted: bool) -> None:
+    def __init__(self, outbox: Outbox, entries: Sequence[Entry], *, admitted: bool) -> None:
+        queue = outbox.exporter.settings.sending_queue
         self._outbox = outbox
         self._entries = entries
         self._admitted = admitted
-        self.fallible = outbox.exporter.settings.sending_queue.wait_for_result
+        self.fallible = admitted and (queue.wait_for_result or queue.storage is not None)
 
     async def commit(self) -> None:
-        """Queue the batch; with `wait_for_result`, return when it has been delivered, or raise what it failed with."""
-        entries, outbox = self._entries, self._outbox
+        """Queue the batch. Returns when a storage has it, or with `wait_for_result` when it has been delivered."""
         if not self._admitted:
-            outbox.discard(entries)
-            return
-        if not self.fallible:
-            outbox.accept(entries)
-            return
-        loop = asyncio.get_running_loop()
-        results = [loop.create_future() for _ in entries]
-        for entry, result in zip(entries, results, strict=True):
-            entry.result = result
-        outbox.accept(entries)
-        # Shielded: when the sender goes away, the batch still goes out.
-        await asyncio.shield(asyncio.gather(*results))
+            self._outbox.discard(self._entries)
+        elif not self.fallible:
+            self._outbox.accept(self._entries)
+        else:
+            # Shielded: when the sender goes away meanwhile, the batch still goes its way.
+            await asyncio.shield(asyncio.ensure_future(self._commit()))
+
+    async def _commit(self) -> None:
+        await self._outbox.store(self._entries)
+        results = []
+        if self._outbox.exporter.settings.sending_queue.wait_for_result:
+            results = [asyncio.get_running_loop().create_future() for _ in self._entries]
+            for entry, result in zip(self._entries, results, strict=True):
+                entry.result = result
+        self._outbox.accept(self._entries)
+        await asyncio.gather(*results)
 
     def cancel(self) -> None:
         """Give the room back."""

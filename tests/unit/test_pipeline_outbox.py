@@ -184,13 +184,22 @@ async def test_a_fault_in_the_exporter_loses_nothing(caplog):
 
 
 async def test_a_bad_batch_does_not_hold_up_the_good_ones():
-    """With a single consumer, batches behind one that keeps failing are delivered while it waits for its retry."""
-    yaml = "retry_on_failure: {initial_interval: 10s}\nsending_queue: {num_consumers: 1, batch: {min_size: 0}}"
+    """Batches behind one that keeps failing are delivered while it waits for its retry."""
+    yaml = "retry_on_failure: {initial_interval: 10s}\nsending_queue: {num_consumers: 2, batch: {min_size: 0}}"
     async with outbox_with(yaml) as (outbox, exporter):
         exporter.answers = [Retryable("poisoned")]
-        await send(outbox, logs(1, body="bad"), logs(1, body="good"), logs(1, body="good"))
-        await exporter.wait_for_items(2)
-        assert [["good 0"], ["good 0"]] == [bodies(batch) for batch in exporter.batches]
+        await send(outbox, logs(1, body="bad"), *[logs(1, body="good") for _ in range(8)])
+        await exporter.wait_for_items(8)
+        assert {"good 0"} == {text for batch in exporter.batches for text in bodies(batch)}
+
+
+async def test_a_single_consumer_keeps_the_order():
+    """With num_consumers: 1, what comes later waits until what failed before has arrived."""
+    async with outbox_with(QUICK + "sending_queue: {num_consumers: 1, batch: {min_size: 0}}") as (outbox, exporter):
+        exporter.answers = [Retryable("down"), Retryable("down"), Retryable("down")]
+        await send(outbox, *[logs(1, body=f"n{number}") for number in range(5)])
+        await exporter.wait_for_items(5)
+        assert [f"n{number} 0" for number in range(5)] == [bodies(batch)[0] for batch in exporter.batches]
 
 
 async def test_a_dead_server_is_probed_and_not_hammered():
