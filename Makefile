@@ -45,7 +45,8 @@ lock: $(VENV)/bin/pip    ## pin the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile $(COMPILE) --group build --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 
 proto: $(VENV)/.dev      ## regenerate what protoc makes
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. sidecar/events/telemetry_event.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
+		sidecar/events/telemetry_event.proto exporters/datadog/wire/datadog.proto
 
 semconv: $(VENV)/.dev    ## write the keys of the otel_semconv preset anew
 	$(BIN)/python -m processors.allowlist.semconv
