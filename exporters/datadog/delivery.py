@@ -28,12 +28,27 @@ class Route:
             None where a body can't be divided.
         compression: of the body.
         headers: further ones.
+        headers_for: further ones that depend on the uncompressed body.
+        socket: the path of the Unix socket to send to, instead of the URL's host.
+        with_key: whether the API key is sent: to Datadog's intakes, never to an Agent.
     """
 
     url: str
     content_type: str
     divide: Callable[[bytes, int], tuple[bytes, bytes]] | None = None
     compression: Compression = "gzip"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    headers_for: Callable[[bytes], Mapping[str, str]] | None = None
+    socket: str = ""
+    with_key: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What one request is to carry: not compressed yet, with the position of each unit's item in the batch."""
+
+    data: bytes
+    units: Sequence[int]
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -44,17 +59,20 @@ class Request:
     Attributes:
         units: for each unit of the body (a log, a span, a series) the position of its item in the batch, counted
             over all resources and scopes; `NO_ITEM` for a unit beside the main one of its item.
+        headers: those of this request alone.
     """
 
     route: Route
     body: bytes
     units: Sequence[int]
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, route: Route, body: bytes, units: Sequence[int]) -> Self:
+    def make(cls, route: Route, body: Body) -> Self:
         """Compress a body."""
         coding = CODINGS.get(route.compression)
-        return cls(route, coding(body) if coding else body, units)
+        headers = {**body.headers, **(route.headers_for(body.data) if route.headers_for else {})}
+        return cls(route, coding(body.data) if coding else body.data, body.units, headers)
 
     @property
     def items(self) -> int:
@@ -69,7 +87,9 @@ class Request:
             return []
         bodies = divide(_decompress(self.body, self.route.compression), middle)
         units = (self.units[:middle], self.units[middle:])
-        return [Request.make(self.route, body, part) for body, part in zip(bodies, units, strict=True)]
+        return [
+            Request.make(self.route, Body(data, part, self.headers)) for data, part in zip(bodies, units, strict=True)
+        ]
 
 
 class Unsent(Batch):

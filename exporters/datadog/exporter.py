@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import ClassVar, Final
 
-from exporters.datadog.alarms import Alarms
-from exporters.datadog.delivery import Request, Route, Unsent
-from exporters.datadog.intake import ORIGIN, Intake
-from exporters.datadog.logs import LogEncoder, divide
-from exporters.datadog.resource import Origins, is_local
+from exporters.datadog.channel_logs import LogsChannel
+from exporters.datadog.channel_traces import TracesChannel
+from exporters.datadog.courier import Courier
+from exporters.datadog.delivery import Request, Unsent
+from exporters.datadog.intake import Intake
+from exporters.datadog.resource import Origins
 from exporters.datadog.settings import Account, DatadogSettings, defaults_of
-from exporters.datadog.severity import RANKS
 from sidecar import Batch, Context, Exporter, Permanent, Retryable, Signal, TooLarge
 
 # The attempt must end by itself: one that is cut off can't say what it has delivered.
@@ -21,42 +21,36 @@ _OWN_SHARE: Final = 0.9
 
 
 class DatadogExporter(Exporter[DatadogSettings]):
-    """Logs to the logs intake, fatal ones to Events too."""
+    """Logs, traces and metrics to their intakes; fatal logs raise Events, and spans are counted for APM."""
 
-    signals: ClassVar[frozenset[Signal]] = frozenset({Signal.LOGS})
+    signals: ClassVar[frozenset[Signal]] = frozenset({Signal.LOGS, Signal.TRACES})
 
     def __init__(self, settings: DatadogSettings, context: Context) -> None:
         super().__init__(settings, context)
         account = Account.of(settings)
+        defaults = defaults_of(settings)
+        origins = Origins(defaults)
         self._intake = Intake(account.key, context.clock)
-        origins = Origins(defaults_of(settings))
-        self._alarms = Alarms(settings.events, account, self._intake, context)
-        self._late = context.meter.counter(
-            "sidecar_datadog_late_records", "Items that were older than the intake takes: sent with a mark."
-        )
-        self._logs = LogEncoder(
-            origins,
-            alert_statuses=frozenset(RANKS[settings.events.min_severity]) if settings.events.enabled else frozenset(),
-            on_alert=self._alarms.raise_for,
-            on_late=lambda: self._late.add(1),
-        )
-        self._logs_route = Route(
-            account.url("http-intake.logs", "/api/v2/logs", settings.logs.endpoint),
-            "application/json",
-            divide,
-            settings.logs.compression,
-            ORIGIN,
-        )
+        self._events = Courier("events", self._intake, context)
+        self._stats = Courier("stats", self._intake, context)
+        logs = LogsChannel(settings, account, origins, self._events, context)
+        self._traces = TracesChannel(settings, account, origins, defaults, self._stats, context)
+        self._requests: dict[Signal, Callable[[Batch], Iterable[Request]]] = {
+            Signal.LOGS: logs.requests,
+            Signal.TRACES: self._traces.requests,
+        }
 
     async def start(self) -> None:
-        """Open the connection pool."""
+        """Be ready to send."""
         await self._intake.open()
-        self._alarms.start()
-        self.context.health.ok()
+        self._events.start()
+        self._stats.start()
+        self._traces.start()
 
     async def stop(self) -> None:
-        """Send the alarms that wait, and close all connections."""
-        await self._alarms.stop()
+        """Send the events and statistics that wait, and close all connections."""
+        self._traces.stop()
+        await asyncio.gather(self._events.stop(), self._stats.stop())
         await self._intake.close()
 
     async def export(self, batch: Batch) -> None:
@@ -69,14 +63,7 @@ class DatadogExporter(Exporter[DatadogSettings]):
         if isinstance(batch, Unsent):
             await self._deliver(batch.origin, batch.requests)
         else:
-            await self._deliver(batch, self._requests(batch))
-
-    def _requests(self, batch: Batch) -> Iterator[Request]:
-        local = is_local(batch.context.peer)
-        for body in self._logs.encode(batch.message, local=local, now_ns=self.context.clock.time_ns()):
-            if self.settings.logs.dump_payloads:
-                self.context.logger.debug("logs: %s", body.data.decode())
-            yield Request.make(self._logs_route, body.data, body.units)
+            await self._deliver(batch, self._requests[batch.signal](batch))
 
     async def _deliver(self, batch: Batch, requests: Iterable[Request]) -> None:
         loop = asyncio.get_running_loop()

@@ -15,11 +15,9 @@ from sidecar.net.otlp_client import retry_after, user_agent, words
 
 # A key is replaced, or a site corrected, by a person: asking more often would only add to the noise.
 KEY_RETRY: Final = 60.0
+VERSION: Final = importlib.metadata.version("otlp-sidecar")
 # Who sends it, as the logs intake wants to know.
-ORIGIN: Final[Mapping[str, str]] = {
-    "DD-EVP-ORIGIN": "otlp-sidecar",
-    "DD-EVP-ORIGIN-VERSION": importlib.metadata.version("otlp-sidecar"),
-}
+ORIGIN: Final[Mapping[str, str]] = {"DD-EVP-ORIGIN": "otlp-sidecar", "DD-EVP-ORIGIN-VERSION": VERSION}
 _MAX_ANSWER: Final = 2048
 # What a person has to mend (§1.1 of the intake's description lists 401 and 403; a wrong address gives the others).
 _SETUP: Final = {
@@ -40,17 +38,17 @@ class Intake:
     def __init__(self, key: Secret, clock: Clock) -> None:
         self._key = key
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[str, aiohttp.ClientSession] | None = None  # by the path of their Unix socket; "" for TCP
         self._held: dict[str, tuple[float, Retryable]] = {}
 
     async def open(self) -> None:
-        """Make the connection pool."""
-        self._session = aiohttp.ClientSession(headers={"User-Agent": user_agent(), "Accept-Encoding": "identity"})
+        """Be ready to send. Connections are made when they are needed."""
+        self._sessions = {}
 
     async def close(self) -> None:
         """Let go of all connections. Works twice."""
-        session, self._session = self._session, None
-        if session is not None:
+        sessions, self._sessions = self._sessions, None
+        for session in (sessions or {}).values():
             await session.close()
 
     async def send(self, request: Request, timeout: float) -> None:  # noqa: ASYNC109 (aiohttp's own is finer)
@@ -66,16 +64,14 @@ class Intake:
             Permanent: it will never pass.
         """
         self._check_patience(request.route)
-        if self._session is None:
-            raise Retryable("not started")
         if timeout <= 0:
             raise Retryable("no time left in this attempt", after=0, reason="timeout")
         route = request.route
         try:
-            async with self._session.post(
+            async with self._session(route.socket).post(
                 route.url,
                 data=request.body,
-                headers=self._headers(route),
+                headers=self._headers(request),
                 allow_redirects=False,  # the key is for this host alone
                 timeout=aiohttp.ClientTimeout(total=timeout),
             ) as response:
@@ -88,8 +84,22 @@ class Intake:
             raise Retryable(f"{route.url}: {self._safe(str(error) or type(error).__name__)}") from None
         raise self._refusal(route, response, self._safe(answer.decode(errors="replace")))
 
-    def _headers(self, route: Route) -> dict[str, str]:
-        headers = {"DD-API-KEY": self._key.reveal(), "Content-Type": route.content_type, **route.headers}
+    def _session(self, socket: str) -> aiohttp.ClientSession:
+        if self._sessions is None:
+            raise Retryable("not started")
+        session = self._sessions.get(socket)
+        if session is None:
+            session = self._sessions[socket] = aiohttp.ClientSession(
+                headers={"User-Agent": user_agent(), "Accept-Encoding": "identity"},
+                connector=aiohttp.UnixConnector(socket) if socket else None,
+            )
+        return session
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        route = request.route
+        headers = {"Content-Type": route.content_type, **route.headers, **request.headers}
+        if route.with_key:
+            headers["DD-API-KEY"] = self._key.reveal()
         if route.compression != "none":
             headers["Content-Encoding"] = route.compression
         return headers

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import orjson
 
-from exporters.datadog import ids
+from exporters.datadog.delivery import Body
 from exporters.datadog.resource import Origin, Origins, tag
 from exporters.datadog.severity import Severities, status_of_word
 from exporters.datadog.values import flatten, text, text_of, texts, value_of
+from sidecar.events.trace_ids import parse_span_id, parse_trace_id
 
 # The intake takes 5 MB and 1,000 logs; Vector aims at 4.25 MB, which leaves room for what is on the way to be added.
 MAX_BODY: Final = 5_000_000
@@ -35,6 +36,7 @@ _CUT: Final = "…"
 _ROOM_FOR_MARK: Final = 16
 _WORTH_CUTTING: Final = 1000
 _MAX_CUTS: Final = 20
+_NO_HIGH: Final = "0" * 16
 _MAX_NAMES: Final = 10_000
 
 # What the exporter itself writes at the top of a log. The same name sent as an attribute must not pass for it.
@@ -59,14 +61,6 @@ _RENAMED: Final = {
     "exception.message": "error.message",
     "exception.stacktrace": "error.stack",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The logs of one request: a JSON array, and the position of each log's record in the batch."""
-
-    data: bytes
-    units: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +207,7 @@ class LogEncoder:
         self._put_time(members, record.time_unix_nano or record.observed_time_unix_nano, now_ns)
         if any(trace_id := record.trace_id):
             digits = members["otel.trace_id"] = trace_id.hex()
-            members["dd.trace_id"] = ids.trace_id_text(digits)
+            members["dd.trace_id"] = _trace_id(digits)
         if span_number := int.from_bytes(span_id := record.span_id, "big"):
             members["dd.span_id"] = str(span_number)
             members["otel.span_id"] = span_id.hex()
@@ -257,12 +251,12 @@ def _put_meaning(members: dict[str, Any], meaning: str, key: str, value: Any, or
             members["message"] = words
         case "status" if status := status_of_word(words):
             members["status"] = status
-        case "trace_id" if trace_id := ids.parse_trace_id(words):
-            digits = members["otel.trace_id"] = f"{trace_id:032x}"
-            members["dd.trace_id"] = ids.trace_id_text(digits)
-        case "span_id" if span_id := ids.parse_span_id(words):
-            members["dd.span_id"] = str(span_id)
-            members["otel.span_id"] = f"{span_id:016x}"
+        case "trace_id" if trace_id := parse_trace_id(words):
+            digits = members["otel.trace_id"] = trace_id.hex()
+            members["dd.trace_id"] = _trace_id(digits)
+        case "span_id" if span_id := parse_span_id(words, decimal=key.startswith("dd.")):
+            members["dd.span_id"] = str(int.from_bytes(span_id, "big"))
+            members["otel.span_id"] = span_id.hex()
         case "service" | "hostname":
             _stand_in(members, meaning, words, origin)
             members[key] = words
@@ -298,6 +292,11 @@ def _shared(origin: Origin, scope: Any) -> dict[str, Any]:
 
 def _put(members: dict[str, Any], key: str, value: Any) -> None:
     members.update(flatten(key, value_of(value)))
+
+
+def _trace_id(digits: str) -> str:
+    """For `dd.trace_id`: in decimal where the upper 64 bits are zero, which is how Datadog's tracers write it too."""
+    return str(int(digits, 16)) if digits.startswith(_NO_HIGH) else digits
 
 
 def _stand_in(members: dict[str, Any], meaning: str, value: str, origin: Origin) -> None:

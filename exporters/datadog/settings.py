@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from config.settings import Ignored
 from exporters.datadog.delivery import Compression
 from exporters.datadog.resource import Defaults
 from sidecar import DeliverySettings, Duration, Rate, Secret, SettingError, Settings, Url
@@ -47,6 +48,38 @@ class LogsSettings(Settings):
     dump_payloads: bool = False
 
 
+class TracesSettings(Settings):
+    """Where spans go, and how they are named.
+
+    `agent_url` sends them to a Datadog Agent (`http://localhost:8126`, `unix:///var/run/datadog/apm.socket`), which
+    then computes the statistics; without it they go to Datadog, and the statistics are computed here.
+    `span_name_as_resource_name`: the operation name is the span's own. `ignore_resources`: regular expressions; traces
+    whose root span has such a resource name are left out.
+    """
+
+    endpoint: Url | None = None
+    agent_url: str | None = None
+    span_name_as_resource_name: bool = False
+    ignore_resources: tuple[str, ...] = ()
+    compute_stats_by_span_kind: Ignored = None
+    compute_top_level_by_span_kind: Ignored = None
+    peer_tags_aggregation: Ignored = None
+    trace_buffer: Ignored = None
+
+    def __post_init__(self) -> None:
+        for index, pattern in enumerate(self.ignore_resources):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                message = f"{pattern!r} is not a regular expression: {error}"
+                raise SettingError(message, "ignore_resources", index) from None
+        if self.agent_url and not self.agent_url.startswith("unix:"):
+            try:
+                Url(self.agent_url)
+            except ValueError as error:
+                raise SettingError(str(error), "agent_url") from None
+
+
 class EventsSettings(Settings):
     """Which logs raise a Datadog Event too. `aggregation`: of events that are alike, one in so long a time is sent."""
 
@@ -70,7 +103,9 @@ class DatadogSettings(DeliverySettings):
     hostname: str | None = None
     env: str | None = None
     resource_attributes_as_tags: tuple[str, ...] = ()
+    host_metadata: Ignored = None
     logs: LogsSettings = LogsSettings()
+    traces: TracesSettings = TracesSettings()
     events: EventsSettings = EventsSettings()
 
 
@@ -95,11 +130,18 @@ class Account:
         _check_site(site)
         return cls(key, site)
 
-    def url(self, host: str, path: str, endpoint: str | None) -> str:
-        """The address of an intake: of this site, or at `endpoint`, which may be a bare URL or a whole address."""
+    def url(self, host: str, path: str, endpoint: str | None = None, beside: str = "") -> str:
+        """The address of an intake.
+
+        Args:
+            host: the intake's name at Datadog, before the site.
+            path: of the intake.
+            endpoint: where it is instead; its path is appended unless it is there already.
+            beside: the path with which an endpoint may be written, when it is shared by several intakes.
+        """
         if endpoint is None:
             return f"https://{host}.{self.site}{path}"
-        return endpoint if re.search(r"//[^/]+/", endpoint) else endpoint + path
+        return endpoint.removesuffix(beside or path) + path
 
 
 def defaults_of(settings: DatadogSettings, environment: Mapping[str, str] = os.environ) -> Defaults:

@@ -10,16 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
 import orjson
 import zstandard
 from aiohttp import web
+from google.protobuf.message import DecodeError
+from support.datadog_wire import AgentPayload
 
 LOGS = "/api/v2/logs"
 EVENTS = "/api/v1/events"
+TRACES = "/api/v0.2/traces"
+STATS = "/api/v0.2/stats"
 
 MAX_LOGS_BODY = 5_000_000
 MAX_LOGS = 1000
 MAX_LOG = 1_000_000
+MAX_TRACES_BODY = 3_200_000
 
 
 @dataclass
@@ -67,6 +73,8 @@ class DatadogIntake:
     Attributes:
         keys: the API keys that are valid; empty: any that is not empty.
         logs, events: what was accepted with a 202, in order.
+        traces: AgentPayload messages; `spans`: (TracerPayload, TraceChunk, Span) of all of them.
+        stats: StatsPayloads as dicts.
         requests: all requests, refused ones too.
     """
 
@@ -74,11 +82,18 @@ class DatadogIntake:
         self.keys = set(keys)
         self.logs: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
+        self.traces: list[Any] = []
+        self.stats: list[dict[str, Any]] = []
         self.requests: list[Received] = []
         self._faults: list[Fault] = []
         self._changed = asyncio.Condition()
         self._closing = asyncio.Event()
-        self._takers: dict[str, Callable[[Received], int]] = {LOGS: self._take_logs, EVENTS: self._take_event}
+        self._takers: dict[str, Callable[[Received], int]] = {
+            LOGS: self._take_logs,
+            EVENTS: self._take_event,
+            TRACES: self._take_traces,
+            STATS: self._take_stats,
+        }
         self.url = ""
 
     async def __aenter__(self) -> Self:
@@ -113,6 +128,17 @@ class DatadogIntake:
         """
         async with asyncio.timeout(within), self._changed:
             await self._changed.wait_for(condition)
+
+    @property
+    def spans(self) -> list[tuple[Any, Any, Any]]:
+        """Every span with the payload and the chunk that it came in."""
+        return [
+            (payload, chunk, span)
+            for agent in self.traces
+            for payload in agent.tracerPayloads
+            for chunk in payload.chunks
+            for span in chunk.spans
+        ]
 
     def to(self, path: str) -> list[Received]:
         """The requests to one path."""
@@ -197,6 +223,26 @@ class DatadogIntake:
         if len(event["text"]) > 4000 or len(event.get("aggregation_key", "")) > 100:
             return 400
         self.events.append(event)
+        return 202
+
+    def _take_traces(self, received: Received) -> int:
+        if len(received.body) > MAX_TRACES_BODY:
+            return 413
+        if received.headers.get("content-type") != "application/x-protobuf":
+            return 415
+        try:
+            self.traces.append(AgentPayload.FromString(received.body))
+        except DecodeError:
+            return 400
+        return 202
+
+    def _take_stats(self, received: Received) -> int:
+        if received.headers.get("content-type") != "application/msgpack":
+            return 415
+        try:
+            self.stats.append(msgspec.msgpack.decode(received.body))
+        except msgspec.DecodeError:
+            return 400
         return 202
 
 

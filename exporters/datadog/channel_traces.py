@@ -1,0 +1,127 @@
+"""Traces and their statistics, from batches to requests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from exporters.datadog import stats
+from exporters.datadog.courier import Courier
+from exporters.datadog.delivery import Body, Request, Route
+from exporters.datadog.intake import VERSION
+from exporters.datadog.resource import Defaults, Origins, is_local
+from exporters.datadog.settings import Account, DatadogSettings
+from exporters.datadog.spans import SpanMapper
+from exporters.datadog.trace_bodies import (
+    agent_bodies,
+    agent_headers,
+    divide_agent_body,
+    divide_intake_body,
+    intake_bodies,
+)
+from exporters.datadog.traces import Group, TraceMapper, sampled
+from exporters.datadog.wire.datadog_pb2 import AgentPayload
+from sidecar import Batch, Context, Signal
+
+TRACES_PATH: Final = "/api/v0.2/traces"
+STATS_PATH: Final = "/api/v0.2/stats"
+AGENT_PATH: Final = "/v0.4/traces"
+_FLUSH_INTERVAL: Final = 10.0
+_AGENT_HEADERS: Final = {
+    "Datadog-Meta-Tracer-Version": VERSION,
+    "Datadog-Client-Computed-Top-Level": "yes",
+    # Without it an Agent that has no room answers 200 and drops.
+    "Datadog-Send-Real-Http-Status": "1",
+}
+_WITH_STATS: Final = {**_AGENT_HEADERS, "Datadog-Client-Computed-Stats": "yes"}
+
+
+class TracesChannel:
+    """Makes requests of batches of spans: for an Agent where one is configured, else for Datadog's intake.
+
+    Without an Agent it also counts every span, before the sampling decisions in the spans are followed, and hands the
+    statistics to a courier every ten seconds.
+    """
+
+    def __init__(
+        self,
+        settings: DatadogSettings,
+        account: Account,
+        origins: Origins,
+        defaults: Defaults,
+        courier: Courier,
+        context: Context,
+    ) -> None:
+        self._context = context
+        self._courier = courier
+        self._defaults = defaults
+        traces = settings.traces
+        self._mapper = TraceMapper(
+            origins,
+            SpanMapper(span_name_as_operation=traces.span_name_as_resource_name),
+            tuple(re.compile(pattern) for pattern in traces.ignore_resources),
+            self._left_out,
+        )
+        self._agent = traces.agent_url
+        self._agent_routes = {has_stats: _agent_route(traces.agent_url or "", has_stats) for has_stats in (False, True)}
+        self._route = Route(
+            account.url("trace.agent", TRACES_PATH, traces.endpoint), "application/x-protobuf", divide_intake_body
+        )
+        self._stats_route = Route(
+            account.url("trace.agent", STATS_PATH, traces.endpoint, TRACES_PATH), "application/msgpack"
+        )
+        self._sender = AgentPayload(host_name=defaults.this_host, env=defaults.env, agent_version=VERSION)
+        self._concentrator = stats.Concentrator()
+
+    def start(self) -> None:
+        """Begin to send statistics."""
+        if not self._agent:
+            self._context.spawn(self._flush_for_ever(), "statistics")
+
+    def stop(self) -> None:
+        """Hand all statistics to the courier, those of the current ten seconds too."""
+        self._flush(None)
+
+    def requests(self, batch: Batch) -> Iterator[Request]:
+        """The requests that carry a batch. Its spans are counted when the first one is asked for."""
+        groups = self._mapper.map(batch.message, local=is_local(batch.context.peer))
+        if self._agent:
+            yield from self._for_agent(groups)
+            return
+        self._concentrator.add(groups, self._context.clock.time_ns())
+        for body in intake_bodies(sampled(groups, self._left_out), self._sender):
+            yield Request.make(self._route, body)
+
+    def _for_agent(self, groups: list[Group]) -> Iterator[Request]:
+        for has_stats, route in self._agent_routes.items():
+            for body in agent_bodies(group for group in groups if group.has_stats is has_stats):
+                yield Request.make(route, body)
+
+    def _left_out(self, reason: str, spans: int) -> None:
+        self._context.dropped(Signal.TRACES, reason, spans)
+
+    async def _flush_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_INTERVAL)
+            self._flush(self._context.clock.time_ns())
+
+    def _flush(self, now_ns: int | None) -> None:
+        payloads = list(self._concentrator.flush(now_ns))
+        for data in stats.encode(payloads, self._defaults.this_host, self._defaults.env, VERSION):
+            self._courier.offer(Request.make(self._stats_route, Body(data, ())))
+
+
+def _agent_route(url: str, has_stats: bool) -> Route:  # noqa: FBT001 (the key of a table)
+    socket = url.removeprefix("unix:").removeprefix("//") if url.startswith("unix:") else ""
+    return Route(
+        ("http://localhost" if socket else url) + AGENT_PATH,
+        "application/msgpack",
+        divide_agent_body,
+        "none",
+        _WITH_STATS if has_stats else _AGENT_HEADERS,
+        agent_headers,
+        socket,
+        with_key=False,
+    )

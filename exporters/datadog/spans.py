@@ -1,0 +1,239 @@
+"""OTLP spans as Datadog spans: pure, and the same for an Agent and for the intake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from exporters.datadog import span_rules as rules
+from exporters.datadog.resource import Origin
+from exporters.datadog.values import text_of, texts, value_of
+
+NO_SERVICE: Final = "otlpresourcenoservicename"
+PRIORITY: Final = "_sampling_priority_v1"
+TOP_LEVEL: Final = "_dd.top_level"
+MEASURED: Final = "_dd.measured"
+HIGH_TRACE_ID: Final = "_dd.p.tid"
+DECISION: Final = "_dd.p.dm"
+
+_MAX_NAMES: Final = 10_000
+_MAX_INT64: Final = (1 << 63) - 1
+_EXACT: Final = 1 << 53  # integers up to here are exact as a float, which is what a metric of a span is
+_STATUS: Final = ("Unset", "Ok", "Error")
+_ERROR: Final = 2
+_BY_USER: Final = "-4"
+# What has become a field of the span.
+_CONSUMED: Final = ("service.name", "operation.name", "resource.name", "span.type")
+
+
+class Span(msgspec.Struct, omit_defaults=True):
+    """A span with the names and types of the Agent's v0.4 messages. Times in nanoseconds."""
+
+    service: str
+    name: str
+    resource: str
+    trace_id: int
+    span_id: int
+    start: int
+    duration: int
+    meta: dict[str, str]
+    metrics: dict[str, float]
+    parent_id: int = 0
+    error: int = 0
+    type: str = ""
+
+
+class SpanMapper:
+    """Maps spans. One per exporter: it remembers names.
+
+    Args:
+        span_name_as_operation: the operation name is the span's own name.
+    """
+
+    def __init__(self, *, span_name_as_operation: bool = False) -> None:
+        self._span_name_as_operation = span_name_as_operation
+        self._names: dict[str, str] = {}
+        self._gen_ai: set[str] = set()
+
+    def map(self, span: Any, origin: Origin, shared: Mapping[str, str], *, by_tracer: bool) -> Span:
+        """The Datadog span for an OTLP span with valid ids.
+
+        Args:
+            span: the message.
+            origin: its resource.
+            shared: what `shared_meta` says of resource and scope.
+            by_tracer: one of Datadog's tracers made it, and has marked what is top level.
+        """
+        own: dict[str, str] = {}
+        metrics: dict[str, float] = {}
+        self._put_attributes(span.attributes, own, metrics)
+        meta = {**shared, **own}
+        kind = rules.KINDS[span.kind] if span.kind < len(rules.KINDS) else "unspecified"
+        service = meta.get("service.name") or origin.service or NO_SERVICE
+        mapped = Span(
+            service=rules.normal_service(service),
+            name=rules.normal_operation(
+                span.name if self._span_name_as_operation else rules.operation_name(meta, kind)
+            ),
+            resource=rules.resource_name(meta, kind, span.name),
+            trace_id=int.from_bytes(span.trace_id[-8:], "big"),
+            span_id=int.from_bytes(span.span_id, "big"),
+            parent_id=int.from_bytes(span.parent_span_id, "big"),
+            start=min(span.start_time_unix_nano, _MAX_INT64),
+            duration=min(max(0, span.end_time_unix_nano - span.start_time_unix_nano), _MAX_INT64),
+            meta=meta,
+            metrics=metrics,
+            type="llm" if not self._gen_ai.isdisjoint(own) else rules.span_type(meta, kind),
+        )
+        for key in _CONSUMED:
+            meta.pop(key, None)
+        self._finish(mapped, span, kind, by_tracer=by_tracer)
+        return mapped
+
+    def _put_attributes(self, attributes: Any, meta: dict[str, str], metrics: dict[str, float]) -> None:
+        names = self._names
+        for attribute in attributes:
+            key = attribute.key
+            value = attribute.value
+            name = names.get(key) or self._name(key)
+            # A field that is not set reads as empty: most values are found without asking which one is set.
+            if string := value.string_value:
+                meta.setdefault(name, string)
+            elif (number := value.int_value) and -_EXACT <= number <= _EXACT:
+                metrics.setdefault(name, float(number))
+            elif (number := value.double_value) and isfinite(number):
+                metrics.setdefault(name, number)
+            else:
+                _put_unusual(name, value, meta, metrics)
+
+    def _name(self, key: str) -> str:
+        if len(self._names) >= _MAX_NAMES:
+            self._names.clear()
+        if key.startswith("gen_ai."):
+            self._gen_ai.add(key)
+        name = self._names[key] = rules.attribute_name(key)
+        return name
+
+    def _finish(self, mapped: Span, span: Any, kind: str, *, by_tracer: bool) -> None:
+        meta, metrics = mapped.meta, mapped.metrics
+        trace_id = span.trace_id.hex()
+        meta["otel.trace_id"] = trace_id
+        if any(span.trace_id[:8]):
+            meta[HIGH_TRACE_ID] = trace_id[:16]
+        if kind != "unspecified" or "span.kind" not in meta:
+            meta["span.kind"] = kind
+        if "http.status_code" in metrics:
+            meta["http.status_code"] = str(int(metrics["http.status_code"]))
+        if "db.namespace" in meta:
+            meta.setdefault("db.name", meta["db.namespace"])
+        if span.trace_state:
+            meta["w3c.tracestate"] = span.trace_state
+        _put_sampling(meta, metrics)
+        if span.events:
+            meta["events"] = _events(span.events)
+        if span.links:
+            meta["_dd.span_links"] = _links(span.links)
+        _put_status(mapped, span)
+        if not by_tracer:
+            if not mapped.parent_id or kind in {"server", "consumer"}:
+                metrics[TOP_LEVEL] = 1.0
+            if kind in {"client", "producer"}:
+                metrics[MEASURED] = 1.0
+
+
+def shared_meta(origin: Origin, scope: Any) -> dict[str, str]:
+    """What all spans of a scope say of their resource and scope."""
+    meta = {rules.attribute_name(key): value for key, value in origin.attributes.items()}
+    if origin.env:
+        meta["env"] = origin.env
+    if origin.version:
+        meta["version"] = origin.version
+    if scope.name:
+        meta["otel.scope.name"] = scope.name
+    if scope.version:
+        meta["otel.scope.version"] = scope.version
+    meta.update(texts(scope.attributes))
+    return meta
+
+
+def _put_unusual(name: str, value: Any, meta: dict[str, str], metrics: dict[str, float]) -> None:
+    """Zeros, and what a metric can't hold: NaN, infinity, large integers, and all that is no number."""
+    kind = value.WhichOneof("value")
+    if kind in {"int_value", "double_value"} and not getattr(value, kind):
+        metrics.setdefault(name, 0.0)
+    else:
+        meta.setdefault(name, text_of(value))
+
+
+def _put_sampling(meta: dict[str, str], metrics: dict[str, float]) -> None:
+    priority = metrics.pop("sampling.priority", None)
+    if priority is not None:
+        metrics[PRIORITY] = priority
+        meta[DECISION] = _BY_USER
+    analytics = meta.pop("analytics.event", "")
+    if analytics in {"true", "false"}:
+        metrics["_dd1.sr.eausr"] = float(analytics == "true")
+
+
+def _put_status(mapped: Span, span: Any) -> None:
+    meta = mapped.meta
+    status = span.status
+    if status.code < len(_STATUS):
+        meta["otel.status_code"] = _STATUS[status.code]
+    if status.message:
+        meta["otel.status_description"] = status.message
+    exception = _last_exception(span.events)
+    if exception is not None:
+        meta["_dd.span_events.has_exception"] = "true"
+    if status.code != _ERROR:
+        return  # an exception that was handled is no error of the span
+    mapped.error = 1
+    if exception is not None:
+        for name, key in (("error.msg", "message"), ("error.type", "type"), ("error.stack", "stacktrace")):
+            if value := exception.get(f"exception.{key}"):
+                meta.setdefault(name, value)
+    message = rules.error_message(meta, status.message, mapped.metrics.get("http.status_code"))
+    if message:
+        meta.setdefault("error.msg", message)
+    if "error.msg" in meta:
+        meta.setdefault("error.message", meta["error.msg"])
+
+
+def _last_exception(events: Sequence[Any]) -> dict[str, str] | None:
+    for event in reversed(events):
+        if event.name.lower() == "exception":
+            return texts(event.attributes)
+    return None
+
+
+def _events(events: Sequence[Any]) -> str:
+    return orjson.dumps(
+        [
+            {
+                "time_unix_nano": event.time_unix_nano,
+                "name": event.name,
+                "attributes": {one.key: value_of(one.value) for one in event.attributes},
+                "dropped_attributes_count": event.dropped_attributes_count,
+            }
+            for event in events
+        ]
+    ).decode()
+
+
+def _links(links: Sequence[Any]) -> str:
+    return orjson.dumps(
+        [
+            {
+                "trace_id": link.trace_id.hex(),
+                "span_id": link.span_id.hex(),
+                "tracestate": link.trace_state,
+                "attributes": texts(link.attributes),
+                "dropped_attributes_count": link.dropped_attributes_count,
+            }
+            for link in links
+        ]
+    ).decode()

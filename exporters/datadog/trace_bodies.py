@@ -1,0 +1,200 @@
+"""Traces on the wire: MessagePack for an Agent, protobuf for the intake, each body within its receiver's limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from exporters.datadog.delivery import Body
+from exporters.datadog.resource import Origin
+from exporters.datadog.spans import DECISION, PRIORITY
+from exporters.datadog.traces import Chunk, Group
+from exporters.datadog.wire.datadog_pb2 import AgentPayload, TraceChunk, TracerPayload
+
+# The intake takes 3.2 MB; Vector stops at 3,000,000 too.
+MAX_INTAKE_BODY: Final = 3_000_000
+# An Agent takes 25 MiB; ddtrace stops at 8 MiB too.
+MAX_AGENT_BODY: Final = 8 << 20
+
+_ENVELOPE: Final = 6  # at most: a field's number and length, or the length of an array
+_BY_OTLP_SAMPLER: Final = "-9"
+_SAMPLE_RATE: Final = {"_dd.otlp_sr": "1.00"}
+_UNIFIED: Final = ("env:", "service:", "version:")
+
+
+def agent_bodies(groups: Iterable[Group]) -> Iterator[Body]:
+    """Bodies for an Agent's `/v0.4/traces`: an array of traces, each an array of spans."""
+    encoder = msgspec.msgpack.Encoder()
+    traces: list[bytes] = []
+    units: list[int] = []
+    size = _ENVELOPE
+    for group in groups:
+        for chunk in group.chunks.values():
+            priority = float(chunk.priority)
+
+            def encode(part: Chunk, priority: float = priority, origin: Origin = group.origin) -> bytes:
+                _mark(part, priority, origin)
+                return encoder.encode(part.spans)
+
+            for data, positions in _fitting(chunk, encode, MAX_AGENT_BODY - _ENVELOPE):
+                if traces and size + len(data) > MAX_AGENT_BODY:
+                    yield Body(array_of(traces), units)
+                    traces, units, size = [], [], _ENVELOPE
+                traces.append(data)
+                units += positions
+                size += len(data)
+    if traces:
+        yield Body(array_of(traces), units)
+
+
+def _mark(chunk: Chunk, priority: float, origin: Origin) -> None:
+    """Put on the chunk's first span what an Agent looks for there, and on all of them what it can't know."""
+    first = chunk.spans[0]
+    first.metrics.setdefault(PRIORITY, priority)
+    first.meta.setdefault(DECISION, _BY_OTLP_SAMPLER)
+    if origin.hostname and not origin.host_is_assumed:
+        for span in chunk.spans:
+            span.meta.setdefault("_dd.hostname", origin.hostname)
+
+
+def intake_bodies(groups: Iterable[Group], sender: AgentPayload) -> Iterator[Body]:
+    """Bodies for the intake's `/api/v0.2/traces`: one AgentPayload each.
+
+    Args:
+        groups: what to send.
+        sender: what the payloads say of the sender; without traces.
+    """
+    start = sender.SerializeToString()
+    parts: list[bytes] = []
+    units: list[int] = []
+    languages: set[str] = set()
+    size = len(start)
+    for group in groups:
+        tracer_start = _tracer_payload(group.origin).SerializeToString()
+        chunks: list[bytes] = []
+        around = len(tracer_start) + 2 * _ENVELOPE
+        for chunk in group.chunks.values():
+            for data, positions in _fitting(chunk, _encode_chunk, MAX_INTAKE_BODY - len(start) - around):
+                if units and size + around + len(data) > MAX_INTAKE_BODY:
+                    _close(parts, tracer_start, chunks)
+                    yield _intake_body(start, parts, units, languages)
+                    parts, chunks, units, languages, size = [], [], [], set(), len(start)
+                chunks.append(data)
+                units += positions
+                size += len(data) + _ENVELOPE
+                languages.add(group.origin.attributes.get("telemetry.sdk.language", ""))
+        size += len(tracer_start) + _ENVELOPE
+        _close(parts, tracer_start, chunks)
+    if units:
+        yield _intake_body(start, parts, units, languages)
+
+
+def _close(parts: list[bytes], tracer_start: bytes, chunks: list[bytes]) -> None:
+    if chunks:
+        payload = tracer_start + b"".join(wire_field(TracerPayload.CHUNKS_FIELD_NUMBER, data) for data in chunks)
+        parts.append(wire_field(AgentPayload.TRACER_PAYLOADS_FIELD_NUMBER, payload))
+
+
+def _intake_body(start: bytes, parts: list[bytes], units: list[int], languages: set[str]) -> Body:
+    named = "|".join(sorted(filter(None, languages)))
+    return Body(start + b"".join(parts), units, {"X-Datadog-Reported-Languages": named} if named else {})
+
+
+def _tracer_payload(origin: Origin) -> TracerPayload:
+    attributes = origin.attributes
+    container_tags = ",".join(tag for tag in origin.tags if not tag.startswith(_UNIFIED))
+    return TracerPayload(
+        container_id=attributes.get("container.id", ""),
+        language_name=attributes.get("telemetry.sdk.language", ""),
+        language_version=attributes.get("process.runtime.version", ""),
+        tracer_version=f"otlp-{attributes.get('telemetry.sdk.version', '')}",
+        runtime_id=attributes.get("runtime-id", ""),
+        tags={"_dd.tags.container": container_tags} if container_tags else {},
+        env=origin.env,
+        hostname=origin.hostname,
+        app_version=origin.version,
+    )
+
+
+def _encode_chunk(chunk: Chunk) -> bytes:
+    message = TraceChunk(priority=chunk.priority, origin=chunk.root.meta.get("_dd.origin", ""), tags=_SAMPLE_RATE)
+    message.tags[DECISION] = chunk.root.meta.get(DECISION, _BY_OTLP_SAMPLER)
+    for span in chunk.spans:
+        message.spans.add(**msgspec.structs.asdict(span))
+    return message.SerializeToString()
+
+
+def _fitting(chunk: Chunk, encode: Callable[[Chunk], bytes], limit: int) -> Iterator[tuple[bytes, list[int]]]:
+    """A chunk, in pieces where it is over the limit: a trace that no request could hold is sent by several."""
+    data = encode(chunk)
+    middle = len(chunk.spans) // 2
+    if len(data) <= limit or not middle:
+        yield data, chunk.units
+        return
+    yield from _fitting(Chunk(chunk.spans[:middle], chunk.units[:middle]), encode, limit)
+    yield from _fitting(Chunk(chunk.spans[middle:], chunk.units[middle:]), encode, limit)
+
+
+def array_of(items: list[bytes]) -> bytes:
+    """A MessagePack array of encoded items."""
+    count = len(items)
+    if count < 16:
+        head = bytes((0x90 | count,))
+    else:
+        head = b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
+    return head + b"".join(items)
+
+
+def wire_field(number: int, data: bytes) -> bytes:
+    """A length-delimited field of a protobuf message (Protocol Buffers encoding guide, "Message Structure")."""
+    size, length = bytearray(), len(data)
+    while length > 0x7F:
+        size.append(length & 0x7F | 0x80)
+        length >>= 7
+    size.append(length)
+    return bytes((number << 3 | 2,)) + bytes(size) + data
+
+
+def agent_headers(body: bytes) -> dict[str, str]:
+    """What an Agent wants to know of a body before it reads it."""
+    first = body[0]
+    count = first & 0x0F if first < 0xDC else int.from_bytes(body[1 : 3 if first == 0xDC else 5], "big")
+    return {"X-Datadog-Trace-Count": str(count)}
+
+
+def divide_agent_body(body: bytes, count: int) -> tuple[bytes, bytes]:
+    """The body with the first `count` spans, and the body with the rest."""
+    first: list[list[Any]] = []
+    rest: list[list[Any]] = []
+    for trace in msgspec.msgpack.decode(body):
+        taken = min(count, len(trace))
+        count -= taken
+        first += [trace[:taken]] if taken else []
+        rest += [trace[taken:]] if taken < len(trace) else []
+    return msgspec.msgpack.encode(first), msgspec.msgpack.encode(rest)
+
+
+def divide_intake_body(body: bytes, count: int) -> tuple[bytes, bytes]:
+    """The body with the first `count` spans, and the body with the rest."""
+    first, rest = AgentPayload.FromString(body), AgentPayload.FromString(body)
+    for payload, other in zip(first.tracer_payloads, rest.tracer_payloads, strict=True):
+        for chunk, twin in zip(payload.chunks, other.chunks, strict=True):
+            taken = min(count, len(chunk.spans))
+            count -= taken
+            del chunk.spans[taken:]
+            del twin.spans[:taken]
+    return _pruned(first).SerializeToString(), _pruned(rest).SerializeToString()
+
+
+def _pruned(payload: AgentPayload) -> AgentPayload:
+    """Without chunks and tracer payloads that have become empty."""
+    for tracer in payload.tracer_payloads:
+        for index in reversed(range(len(tracer.chunks))):
+            if not tracer.chunks[index].spans:
+                del tracer.chunks[index]
+    for index in reversed(range(len(payload.tracer_payloads))):
+        if not payload.tracer_payloads[index].chunks:
+            del payload.tracer_payloads[index]
+    return payload

@@ -1,0 +1,1 @@
+"""The protobuf messages of Datadog's intakes."""
