@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -101,14 +102,14 @@ class Decoder:
         return value
 
     def _value(self, annotation: Any, node: Node, path: Path) -> Any:
-        origin, arguments = origin_of(annotation), typing.get_args(annotation)
+        origin = origin_of(annotation)
         if annotation is Located:
             return Located(path, node)
         if annotation is Any:
             return node.plain()
         for kinds, decode_as in ((UNIONS, self._union), (MAPS, self._entries), (LISTS, self._items)):
             if origin in kinds:
-                return decode_as(annotation, arguments, node, path)
+                return decode_as(annotation, node, path)
         if is_settings(annotation):
             return self._settings(annotation, node, path)
         return self._scalar(annotation, node, path)
@@ -133,8 +134,7 @@ class Decoder:
         try:
             return make(value)
         except ValueError as error:
-            hidden = node.origins or kind is Secret
-            return self._wrong(node, path, f"{_shown(kind, node)} is not {form_of(kind)}" if hidden else str(error))
+            return self._wrong(node, path, f"{node.shown()} is not {form_of(kind)}" if node.origins else str(error))
 
     def _choice(self, kind: Any, choices: dict[str, Any], node: Node, path: Path) -> Any:
         text = as_written(node.value) if node.text is None else node.text
@@ -147,8 +147,8 @@ class Decoder:
         fits = choice is not None and (node.text is not None or type(node.value) is type(written))
         return choice if fits else self._mismatch(kind, node, path)
 
-    def _items(self, annotation: Any, arguments: tuple[Any, ...], node: Node, path: Path) -> Any:
-        origin = origin_of(annotation)
+    def _items(self, annotation: Any, node: Node, path: Path) -> Any:
+        origin, arguments = origin_of(annotation), typing.get_args(annotation)
         if not isinstance(node.value, list):
             return self._mismatch(annotation, node, path)
         fixed = origin is tuple and arguments and Ellipsis not in arguments
@@ -159,10 +159,10 @@ class Decoder:
         items = [self.value(kind, item, (*path, index)) for index, (kind, item) in pairs]
         return origin(item for item in items if item is not INVALID) if self._may_keep(items) else INVALID
 
-    def _entries(self, annotation: Any, arguments: tuple[Any, ...], node: Node, path: Path) -> Any:
+    def _entries(self, annotation: Any, node: Node, path: Path) -> Any:
         if not isinstance(node.value, dict):
             return self._mismatch(annotation, node, path)
-        key_kind, kind = arguments or (str, Any)
+        key_kind, kind = typing.get_args(annotation) or (str, Any)
         names: dict[Any, Any] = {}
         parts: list[Any] = []
         for key, child in node.value.items():
@@ -179,7 +179,7 @@ class Decoder:
     def _may_keep(self, parts: Iterable[Any]) -> bool:
         return self.tolerant or all(part is not INVALID for part in parts)
 
-    def _union(self, annotation: Any, _: tuple[Any, ...], node: Node, path: Path) -> Any:
+    def _union(self, annotation: Any, node: Node, path: Path) -> Any:
         section = section_of(annotation)
         if section is not None:
             return self._optional_section(section, node, path)
@@ -273,7 +273,7 @@ def problem_of(error: ValueError, node: Node, path: Path) -> Problem:
     for part in node.walk():
         for reference, text in part.origins:
             if len(text) >= _SHORTEST_HIDDEN:
-                message = message.replace(text, reference)
+                message = message.replace(text, reference).replace(repr(text)[1:-1], reference)
     return Problem(_place_of(node, inner, section_place(node, path)), (*path, *inner), message)
 
 
@@ -350,22 +350,17 @@ def _advice_of_limit(limit: Any, value: Any) -> str:
     if not isinstance(limit, msgspec.Meta) or value is None or value is INVALID:
         return ""
     length = len(value) if hasattr(value, "__len__") else 0
-    rows = (
+    rows: tuple[tuple[Any, Callable[[Any, Any], bool], Any, str], ...] = (
         (value, operator.ge, limit.ge, "write at least {}"),
         (value, operator.gt, limit.gt, "write more than {}"),
         (value, operator.le, limit.le, "write at most {}"),
         (value, operator.lt, limit.lt, "write less than {}"),
+        (value, lambda number, factor: number % factor == 0, limit.multiple_of, "write a multiple of {}"),
         (length, operator.ge, limit.min_length, "its length must be at least {}"),
         (length, operator.le, limit.max_length, "its length must be at most {}"),
+        (value, lambda text, pattern: re.search(pattern, text) is not None, limit.pattern, "it must match {}"),
     )
     for measured, holds, bound, advice in rows:
         if bound is not None and not holds(measured, bound):
-            shown = (
-                Duration(bound)
-                if isinstance(value, Duration)
-                else Size(int(bound))
-                if isinstance(value, Size)
-                else bound
-            )
-            return advice.format(shown)
+            return advice.format(Duration(bound) if isinstance(value, Duration) else bound)
     return ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final, NamedTuple, Self
 
 _TYPE: Final = re.compile(r"[a-zA-Z][0-9a-zA-Z_]{0,62}")
-_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f/]{1,1024}")
+_LONGEST_NAME: Final = 1024
 
 
 class ComponentId(NamedTuple):
@@ -25,9 +26,14 @@ class ComponentId(NamedTuple):
         kind, slash, name = (part.strip() for part in text.partition("/"))
         if not _TYPE.fullmatch(kind):
             raise ValueError(f"{text!r} is not a component id; write `type` or `type/name`, for example otlp/edge")
-        if slash and not _NAME.fullmatch(name):
+        if slash and not _is_name(name):
             raise ValueError(f"{text!r} has a slash without a usable name; write `{kind}` or `{kind}/name`")
         return cls(kind, name)
 
     def __str__(self) -> str:
         return f"{self.type}/{self.name}" if self.name else self.type
+
+
+def _is_name(text: str) -> bool:
+    # As the Collector's: neither separators (Z), nor control characters (C), nor symbols (S).
+    return 0 < len(text) <= _LONGEST_NAME and not any(unicodedata.category(letter)[0] in "ZCS" for letter in text)

@@ -28,7 +28,7 @@ _FLOAT: Final = "tag:yaml.org,2002:float"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Node:
     """A value of a document.
 
@@ -49,11 +49,13 @@ class Node:
     origins: tuple[tuple[str, str], ...] = ()
     note: str = ""
 
+    def __repr__(self) -> str:
+        return f"<{kind_of(self.value)} at {self.place}>"
+
     def shown(self) -> str:
         """The value for a message, or its type when it came from outside."""
         kind = kind_of(self.value)
         if self.origins:
-            kind = "nothing" if self.value is None else kind
             return f"{kind} (from {self.origin()})"
         if isinstance(self.value, list | dict) or self.value is None:
             return kind
@@ -146,14 +148,14 @@ def reads_as_text(text: str) -> bool:
 def _syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         line, column = error.problem_mark.line, error.problem_mark.column
-        written = (text.splitlines() or [""])[line : line + 1] or [""]
-        if "\t" in written[0][: column + 1].strip(" ")[:1]:
+        before = "".join(text.split("\n")[line : line + 1])[: column + 1]
+        if before.lstrip(" ").startswith("\t"):
             message = "a tab can't be used to indent YAML; use spaces"
         elif "another document" in str(error.problem):
             message = "a second document starts here; give each document its own file and its own --config"
         else:
             message = f"not valid YAML: {error.problem}"
-            if error.context and error.context_mark:
+            if error.context_mark and " a " in str(error.context):
                 message += f" ({error.context} that begins on line {error.context_mark.line + 1})"
         return Problem(Place(file, line + 1, column + 1), (), message)
     # The reader's errors (control characters) have an offset instead of a mark.

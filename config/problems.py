@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
+Severity: TypeAlias = Literal["error", "warning"]
 
 _PLAIN_KEY: Final = re.compile(r"[\w/@*-]+")
 # More names than these help nobody who made a typing mistake.
@@ -52,7 +53,7 @@ class Problem:
     place: Place
     path: Path
     message: str
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
 
     def __str__(self) -> str:
         kind = "warning: " if self.severity == "warning" else ""
@@ -64,11 +65,16 @@ class ConfigError(Exception):
     """The document can't be used. `problems` holds everything that is wrong with it, in the order of its lines."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(sorted(dict.fromkeys(problems), key=lambda problem: problem.place))
+        self.problems = in_order(problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Problems in the order of their lines, each once."""
+    return tuple(sorted(dict.fromkeys(problems), key=lambda problem: problem.place))
 
 
 def path_text(path: Path) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple, TypeAlias
 
 from config.decode import Located, decode, problem_of
 from config.document import KINDS, SIGNALS, Document, PipelineSettings, Sections, ServiceSettings
 from config.ids import ComponentId
-from config.problems import ConfigError, Path, Place, Problem, did_you_mean
+from config.nodes import Node
+from config.problems import ConfigError, Key, Path, Place, Problem, Severity, did_you_mean, in_order
 from config.settings import SettingError, Settings
 
 # (kind, type) -> the settings class; raises LookupError with a message for the user.
@@ -100,11 +101,12 @@ class _Resolver:
         self.settings_of = settings_of
         self.deprecated = deprecated
         self.connects = connects
+        self.bodies = document.sections.components()
         self.problems = list(document.problems)
         self.used: dict[str, set[ComponentId]] = {kind: set() for kind in KINDS}
 
     def resolve(self) -> Resolved:
-        settings = {(kind, name): self.settings(kind, name, body) for kind, name, body in self.bodies()}
+        settings = {key: self.settings(*key, body) for key, body in self.bodies.items()}
         pipelines = tuple(self.pipeline(name, parts) for name, parts in self.sections.service.pipelines.items())
         self.extensions()
         self.connectors(pipelines)
@@ -115,16 +117,11 @@ class _Resolver:
             raise ConfigError(self.problems)
         self.unused()
         components = {
-            (kind, name): ResolvedComponent(made, name in self.used[kind], self.sections.components()[kind, name].place)
+            (kind, name): ResolvedComponent(made, name in self.used[kind], self.bodies[kind, name].place)
             for (kind, name), made in settings.items()
             if made is not None
         }
-        warnings = ConfigError(self.problems).problems
-        return Resolved(components, pipelines, self.sections.service, warnings, self.document)
-
-    def bodies(self) -> Iterator[tuple[str, ComponentId, Located]]:
-        for (kind, name), body in self.sections.components().items():
-            yield kind, name, body
+        return Resolved(components, pipelines, self.sections.service, in_order(self.problems), self.document)
 
     def settings(self, kind: str, name: ComponentId, body: Located) -> Settings | None:
         try:
@@ -139,22 +136,31 @@ class _Resolver:
         return decode(settings_type, body.node, self.problems, body.path)
 
     def pipeline(self, name: ComponentId, parts: PipelineSettings) -> ResolvedPipeline:
-        path: Path = ("service", "pipelines", str(name))
+        keys = self.document.root.at(("service", "pipelines"))[0].value
+        path: Path = ("service", "pipelines", next(key for key in keys if _reads_as(key, name)))
         if name.type not in SIGNALS:
             self.error(path, f"{name.type!r} is not a signal{did_you_mean(name.type, SIGNALS, 'signals')}")
         for part, kinds in _PARTS.items():
-            ids: tuple[ComponentId, ...] = getattr(parts, part)
-            if not ids and part != "processors" and not self.written(*path, part):
+            names: tuple[ComponentId, ...] = getattr(parts, part)
+            if not names and part != "processors" and not self.written(*path, part):
                 self.error(path, f"has no {part}; write {part}: […] with at least one")
-            for index, reference in enumerate(ids):
-                self.reference((*path, part, index), reference, kinds)
-                if reference in ids[:index]:
-                    self.error((*path, part, index), f"{str(reference)!r} is written twice in this list; write it once")
-        return ResolvedPipeline(name, parts.receivers, parts.processors, parts.exporters)
+            self.references((*path, part), names, kinds)
+        # Twice the same receiver or exporter does no harm, and the Collector takes it.
+        once = [tuple(dict.fromkeys(names)) for names in (parts.receivers, parts.exporters)]
+        return ResolvedPipeline(name, once[0], parts.processors, once[1])
 
     def extensions(self) -> None:
-        for index, reference in enumerate(self.sections.service.extensions):
-            self.reference(("service", "extensions", index), reference, ("extensions",))
+        self.references(("service", "extensions"), self.sections.service.extensions, ("extensions",))
+
+    def references(self, path: Path, names: tuple[ComponentId, ...], kinds: tuple[str, ...]) -> None:
+        # What is no id has been left out of the names, so that they count differently than the document does.
+        nodes = enumerate(self.document.root.at(path)[0].value or ()) if names else iter(())
+        for position, name in enumerate(names):
+            index = next(index for index, node in nodes if _reads_as(node, name))
+            self.reference((*path, index), name, kinds)
+            if name in names[:position]:
+                message = f"{str(name)!r} is written twice in this list; write it once"
+                self.error((*path, index), message, "error" if kinds == ("processors",) else "warning")
 
     def reference(self, path: Path, name: ComponentId, kinds: tuple[str, ...]) -> None:
         defined = [kind for kind in KINDS if name in getattr(self.sections, kind)]
@@ -215,7 +221,7 @@ class _Resolver:
                 return
 
     def unused(self) -> None:
-        for kind, name, body in self.bodies():
+        for (kind, name), body in self.bodies.items():
             if name not in self.used[kind]:
                 where = "service.extensions does not list it" if kind == "extensions" else "no pipeline uses it"
                 self.warn(body, f"{where}: it is checked but not started")
@@ -227,8 +233,17 @@ class _Resolver:
         node, steps = self.document.root.at(path)
         return steps == len(path) and bool(node.value)
 
-    def error(self, path: Path, message: str) -> None:
-        self.problems.append(problem_of(SettingError(message, *path), self.document.root, ()))
+    def error(self, path: Path, message: str, severity: Severity = "error") -> None:
+        problem = problem_of(SettingError(message, *path), self.document.root, ())
+        self.problems.append(replace(problem, severity=severity))
 
     def warn(self, body: Located, message: str) -> None:
         self.problems.append(Problem(body.place, body.path, message, "warning"))
+
+
+def _reads_as(written: Node | Key, name: ComponentId) -> bool:
+    text = written if isinstance(written, Key) else written.value if written.text is None else written.text
+    try:
+        return ComponentId.parse(str(text)) == name
+    except ValueError:
+        return False

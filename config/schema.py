@@ -22,7 +22,7 @@ from config.units import Duration, Secret, Size
 Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_ID: Final = r"^[a-zA-Z][0-9a-zA-Z_]{0,62}(/[^\s/]+)?$"
+_ID: Final = r"^[a-zA-Z][0-9a-zA-Z_]{0,62}(/\S+)?$"
 _SUBSTITUTION: Final[Schema] = {
     "description": "A value from elsewhere: ${env:NAME}, ${env:NAME:-default}, ${file:path} or ${yaml:text}.",
     "type": "string",

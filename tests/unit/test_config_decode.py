@@ -95,6 +95,8 @@ class Sample(Base):
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1
     wait: Annotated[Duration, msgspec.Meta(gt=0)] | None = None
     short: Annotated[str, msgspec.Meta(max_length=3)] = ""
+    tens: Annotated[int, msgspec.Meta(multiple_of=10)] = 10
+    word: Annotated[str, msgspec.Meta(pattern="^[a-z]+$")] = "a"
     old: Ignored = None
     in_: str = msgspec.field(default="", name="in")
 
@@ -229,6 +231,8 @@ def test_values_of_each_type(text, field, value):
         ("port: 70000", "2:7: port: 70000 is out of bounds; write at most 65535"),
         ("wait: 0", "2:7: wait: 0 is out of bounds; write more than 0s"),
         ("short: abcd", "2:8: short: 'abcd' is out of bounds; its length must be at most 3"),
+        ("tens: 15", "2:7: tens: 15 is out of bounds; write a multiple of 10"),
+        ("word: A", "2:7: word: 'A' is out of bounds; it must match ^[a-z]+$"),
         ("in_: x", "2:1: in_: unknown key 'in_'; did you mean 'in'?"),
     ],
 )

@@ -191,3 +191,8 @@ def test_values_are_shown_unless_they_came_from_outside(node, shown):
 def test_reads_as_text(text, is_text):
     """What would be read as something else is known, so that it can be quoted."""
     assert reads_as_text(text) is is_text
+
+
+def test_trees_do_not_show_their_values():
+    """A tree that gets into a log shows where it is, not what it holds."""
+    assert repr(read("a: hunter2").at(("a",))[0]) == "<a text at f.yaml:1:4>"

@@ -159,6 +159,28 @@ def test_components_of_one_type_are_kept_apart():
     assert problem.endswith("means the same as another key: debug")
 
 
+def test_places_in_lists_count_what_is_no_id():
+    """A wrong id in a list does not move the places of the others."""
+    text = MINIMAL.replace("exporters: [debug]", 'exporters: [debug/, "${env:X}", nope]')
+    assert [problem.partition(" ")[0] for problem in said(text, X="true")] == ["4:61:", "4:70:", "4:81:"]
+
+
+def test_pipelines_may_be_written_with_blanks():
+    """Blanks around the parts of a pipeline's name do not matter, also for the places of its problems."""
+    text = MINIMAL.replace("{logs:", "{'logs / a':")
+    assert resolved(text).pipelines[0].id == ComponentId("logs", "a")
+    (problem,) = said(text.replace("[debug]", "[]"))
+    assert problem.startswith("4:23: service.pipelines")
+
+
+def test_a_receiver_named_twice_is_taken_once():
+    """What does no harm in the Collector is warned of."""
+    made = resolved(MINIMAL.replace("[debug]", "[debug, debug]"))
+    assert made.pipelines[0].exporters == (ComponentId("debug"),)
+    (warning,) = made.warnings
+    assert str(warning).endswith("exporters[1]: 'debug' is written twice in this list; write it once")
+
+
 def test_connectors_join_pipelines():
     """A connector that ends one pipeline and starts another is used."""
     text = """

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from config import ConfigError
+from config.document import load
 from config.nodes import Node
 from config.problems import Key, Place
 from config.source import merge, read
@@ -169,3 +173,12 @@ def test_values_of_a_document_in_a_variable_are_not_shown():
     """A whole document from the environment is treated like any other value from there."""
     root, _ = read(["env:D"], {"D": "a: hunter2"})
     assert root.at(("a",))[0].shown() == "a text (from ${env:D})"
+
+
+def test_the_examples_of_the_documentation_are_documents():
+    """Each YAML block of docs/configuration.md is read without a problem."""
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert load([f"yaml:{block}"]).problems == ()
