@@ -156,6 +156,7 @@ class Process:
         """
         try:
             graph = await self._service.reload(self._load())
+            self._hash = document_hash(graph.resolved)
         except (ConfigError, StartError) as error:
             self._results["failed"].add(1)
             self._service.host.board.last_reload_error = str(error)
@@ -175,24 +176,22 @@ class Process:
             result: meter.counter("sidecar_config_reload", "Reloads of the document.", result=result)
             for result in ("ok", "failed")
         }
-        # A number that dashboards can compare across hosts: the first 48 bits, which a double holds exactly.
-        meter.gauge(
-            "sidecar_config_hash",
-            "Hash of the document that runs, with its defaults and without its secrets.",
-            lambda: int(document_hash(self._service.resolved)[:12], 16),
-        )
+        self._hash = document_hash(self._service.resolved)
+        description = "Hash of the document that runs, with its defaults and without its secrets."
+        meter.gauge("sidecar_config_hash", description, lambda: self._hash)
 
 
-def document_hash(resolved: Resolved) -> str:
-    """What tells two effective documents apart, secrets aside."""
-    return hashlib.sha256(dump(resolved).encode()).hexdigest()
+def document_hash(resolved: Resolved) -> int:
+    """A number that tells effective documents apart, secrets aside: 48 bits, which a metric's double holds exactly."""
+    return int(hashlib.sha256(dump(resolved).encode()).hexdigest()[:12], 16)
 
 
 def banner(service: Service) -> str:
     """What a person wants to see once everything is up: who listens where, what flows where, and what to try."""
     listeners = service.host.listeners.serving()
     lines = ["", "ready"]
-    lines += [f"  listening  {address:<26} {', '.join(_short(path) for path in paths)}" for address, paths in listeners]
+    for address, paths in listeners:
+        lines.append(f"  listening  {address:<26} {', '.join(dict.fromkeys(map(_short, paths)))}")
     for pipeline in service.resolved.pipelines:
         parts = (pipeline.receivers, pipeline.processors, pipeline.exporters)
         flow = " → ".join(", ".join(map(str, part)) for part in parts if part)

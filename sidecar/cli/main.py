@@ -1,4 +1,4 @@
-"""Reads the command line: `sidecar run | reload | validate | components | schema | print-config`."""
+"""Reads the command line: `sidecar run | reload | validate | queue | components | schema | print-config`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from config import presets
 from config.problems import ConfigError
-from sidecar.cli import commands
+from sidecar.cli import commands, queue
 from sidecar.control import default_path
 from sidecar.registry import Registry
 from sidecar.run import OK, WRONG_DOCUMENT
@@ -75,4 +75,5 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--format", choices=["yaml", "json"], default="yaml")
     verb("components", commands.components, "list the components that are installed", reads_document=False)
     verb("schema", commands.schema, "print the JSON Schema of documents, for editors", reads_document=False)
+    queue.add(verbs)
     return parser

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -36,7 +38,7 @@ class FileStorage(Storage[FileStorageSettings]):
     def __init__(self, settings: FileStorageSettings, context: Context) -> None:
         super().__init__(settings, context)
         self._queues: dict[Path, StoredQueue] = {}
-        self._lock: int | None = None
+        self._hold = contextlib.ExitStack()
 
     @property
     def max_bytes(self) -> int:
@@ -59,8 +61,7 @@ class FileStorage(Storage[FileStorageSettings]):
             await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
         where = f"extensions/{self.context.id}: directory {directory}"
         try:
-            self._lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._hold.enter_context(held(directory))
         except FileNotFoundError:
             raise StartError(f"{where} does not exist; create it, or write create_directory: true") from None
         except BlockingIOError:
@@ -75,9 +76,7 @@ class FileStorage(Storage[FileStorageSettings]):
         """Let go of the directory."""
         for queue in list(self._queues.values()):
             await self.close(queue)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._hold.close()
 
     async def open(self, owner: str) -> StoredQueue:
         """As the base says. A damaged file is moved aside, and said."""
@@ -110,6 +109,22 @@ class FileStorage(Storage[FileStorageSettings]):
                     self.context.health.degraded(str(error))
                 else:
                     self.context.health.ok()
+
+
+@contextlib.contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Hold a directory against every other process, and every other holder in this one.
+
+    Raises:
+        BlockingIOError: somebody holds it.
+        OSError: it is missing, or can't be written.
+    """
+    lock = os.open(directory / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
 
 
 def queue_files(directory: Path) -> dict[str, Path]:
