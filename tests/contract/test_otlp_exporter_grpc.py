@@ -339,7 +339,7 @@ async def test_the_name_in_the_certificate_can_be_another(bench, tmp_path):
 async def test_an_unknown_authority(bench, tmp_path):
     """A server whose certificate is not trusted gets nothing, and the message says which setting helps."""
     async with GrpcServer(credentials=Authority(tmp_path).grpc_credentials()) as server:
-        async with running(bench.make(OtlpExporter, f"endpoint: localhost:{server.port}")) as exporter:
+        async with running(bench.make(OtlpExporter, f"endpoint: {server.address}")) as exporter:
             with pytest.raises(Retryable, match=r"set tls\.ca_file"):
                 await exporter.export(logs())
 
