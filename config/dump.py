@@ -17,7 +17,7 @@ from config.nodes import reads_as_text
 from config.resolve import Resolved
 from config.settings import IGNORED, Settings
 from config.shapes import arms_of, bare, fields_of, section_of
-from config.units import Secret, Url, without_password
+from config.units import Secret, Size, Url, without_password
 
 _LEFT_OUT: Final = object()
 
@@ -60,6 +60,8 @@ def _scalar(value: Any) -> Any:
         return value
     if isinstance(value, Secret):
         return "[REDACTED]" if value else ""
+    if isinstance(value, Size) and str(value).isdecimal():
+        return int(value)
     text = without_password(value) if isinstance(value, Url) else str(value)
     return text.replace("$", "$$")  # a document's texts are substituted when it is read
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.config_samples import BatchSettings, OtlpExporterSettings, QueueSettings, resolve
 
-from config import Duration, Secret, Settings, Url
+from config import ComponentId, Duration, Ratio, Secret, Settings, Size, Url
 from config.decode import settings_from_yaml
 from config.document import load
 from config.dump import dump, plain
+
+
+class Mode(Enum):
+    """How."""
+
+    FAST = "fast"
+
 
 DOCUMENT = """
 receivers: {otlp: {protocols: {grpc: {read_buffer_size: 1}}}, otlp/two: {protocols: {http: }}}
@@ -65,6 +73,25 @@ def test_secrets_are_not_shown():
     assert shown == {"key": "[REDACTED]", "other": "", "url": "http://[REDACTED]@host/path"}
     headers = OtlpExporterSettings(endpoint="e", headers={"api-key": Secret("hunter2")})
     assert "hunter2" not in json.dumps(plain(headers))
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (Size("200"), 200),
+        (Size("64KiB"), "64KiB"),
+        (Duration("90s"), "1m30s"),
+        (Ratio("25%"), "0.25"),
+        (ComponentId("otlp", "a"), "otlp/a"),
+        (Mode.FAST, "fast"),
+        (frozenset({"b", "a"}), ["a", "b"]),
+        ((1, True, None, "$"), [1, True, None, "$$"]),
+        ({ComponentId("logs"): 1.5}, {"logs": 1.5}),
+    ],
+)
+def test_values_are_written_as_a_person_would(value, written):
+    """Units have their short forms, and a dollar sign is doubled, since texts are substituted when they are read."""
+    assert plain(value) == written
 
 
 @given(

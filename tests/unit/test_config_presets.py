@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jsonschema
 import pytest
 
 from config import ComponentId, Endpoint, Rate, presets
@@ -9,6 +10,7 @@ from config.document import load
 from config.resolve import resolve
 from config.schema import json_schema
 from sidecar.component import Kind
+from sidecar.graph import GraphBuilder, Host
 from sidecar.registry import Registry
 
 ENVIRON = {"DD_API_KEY": "made-up", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:14317"}
@@ -22,14 +24,16 @@ def resolved(name):
 
 @pytest.mark.parametrize("name", presets.names())
 def test_presets_are_right(name):
-    """A preset has neither problems nor warnings."""
-    assert resolved(name).warnings == ()
+    """A preset has neither problems nor warnings, and its components take their settings and signals."""
+    made = resolved(name)
+    assert made.warnings == ()
+    graph = GraphBuilder(made, Registry(), Host()).build()
+    assert len(graph.order) == len(made.pipelines)
 
 
 @pytest.mark.parametrize("name", presets.names())
 def test_presets_suit_the_schema(name):
     """An editor that knows the schema of what is installed finds nothing wrong with a preset."""
-    jsonschema = pytest.importorskip("jsonschema")
     registry = Registry()
     installed = {
         kind.value: {one: registry.settings_of(kind.value, one) for one in registry.types(kind)} for kind in Kind

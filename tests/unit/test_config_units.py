@@ -134,6 +134,12 @@ def test_endpoints_have_parts():
     assert Endpoint("unix:///run/a.sock").path == "/run/a.sock"
 
 
+@pytest.mark.parametrize("value", [Duration("1m30s"), Size("64KiB"), Ratio("25%"), Rate("5/s")])
+def test_units_show_what_they_are(value):
+    """The repr of a unit is how it is made."""
+    assert eval(repr(value)) == value  # noqa: S307 (it is our own repr)
+
+
 def test_secrets_hide_themselves():
     """No text form of a secret shows it; only `reveal` does."""
     secret = Secret("hunter2")
