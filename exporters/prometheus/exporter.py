@@ -184,7 +184,7 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
         """Tell a person once per reason and metric."""
         if (reason, metric) not in self._noted and len(self._noted) < _MAX_NOTED:
             self._noted.add((reason, metric))
-            self.context.logger.warning("exporters.%s: %.200s: %s: %.1000s", self.context.id, metric, reason, detail)
+            self.context.logger.warning("exporters.%s: %.200r: %s: %.1000s", self.context.id, metric, reason, detail)
 
     def _measure(self) -> None:
         meter, store = self.context.meter, self.store

@@ -19,7 +19,8 @@ import orjson
 from exporters.prometheus.names import LEGAL_LABEL, Translator, legacy_label
 
 IDENTIFYING: Final = frozenset({"service.namespace", "service.name", "service.instance.id"})
-_ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+# What text needs to be escaped between quotes. A server that meets NUL refuses the page.
+ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\0": "\ufffd"})
 _UNESCAPED: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 _ESCAPE: Final = re.compile(r'\\[\\"n]')
 _PAIR: Final = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([^"=,]+))="((?:[^"\\]|\\.)*)"', re.DOTALL)
@@ -117,7 +118,7 @@ def written(labels: Mapping[str, str]) -> str:
     """A label set as it stands between the braces: sorted by name, names that are not legal in quotes."""
     return ",".join(
         [
-            f'{name if LEGAL_LABEL.fullmatch(name) else quote(name)}="{value.translate(_ESCAPED)}"'
+            f'{name if LEGAL_LABEL.fullmatch(name) else quote(name)}="{value.translate(ESCAPED)}"'
             for name, value in sorted(labels.items())
         ]
     )
@@ -125,7 +126,7 @@ def written(labels: Mapping[str, str]) -> str:
 
 def quote(name: str) -> str:
     """A name in quotes, for those that the classic grammar does not allow."""
-    return f'"{name.translate(_ESCAPED)}"'
+    return f'"{name.translate(ESCAPED)}"'
 
 
 def read(text: str) -> Pairs:

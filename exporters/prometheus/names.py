@@ -185,7 +185,9 @@ def escape(name: str, scheme: Scheme, *, metric: bool) -> str:
     if is_legal(name, metric=metric):
         return name
     if scheme == "underscores":
-        return _by_character(name, metric, lambda _: "_", underscore="_")
+        escaped = _by_character(name, metric, lambda _: "_", underscore="_")
+        # Two underscores at the start of a label name are Prometheus's own.
+        return escaped if metric else _LEADING_UNDERSCORES.sub("_", escaped)
     return "U__" + _by_character(name, metric, _code_point, underscore="__")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, islice
 from typing import Any, Final
 
@@ -31,7 +32,9 @@ _TIMESTAMP: Final = 6
 _HISTOGRAM: Final = 7
 # A zero bucket without a width would be none (specification, "Exponential Histograms").
 _ZERO_THRESHOLD: Final = 1e-128
+# Series that are rendered in one go: a millisecond, about.
 _STEP: Final = 500
+_HISTOGRAM_STEP: Final = 50
 
 _pack_double: Final = struct.Struct("<d").pack
 
@@ -53,6 +56,9 @@ _SMALL: Final = [bytes((number,)) for number in range(128)]
 
 def _tag(field: int, wire_type: int) -> bytes:
     return varint(field << 3 | wire_type)
+
+
+_BUCKET: Final = _tag(3, _BYTES)
 
 
 def _number(field: int, number: int) -> bytes:
@@ -101,7 +107,8 @@ class ProtobufFormat:
             write = self._writer(family)
             parts = [self._head(family)]
             everything = family.snapshot()
-            while some := list(islice(everything, _STEP)):
+            step = _HISTOGRAM_STEP if family.type in {"histogram", "summary"} else _STEP
+            while some := list(islice(everything, step)):
                 parts.append(
                     b"".join([_nested(4, self._wire_labels(one) + write(one) + self._stamp(one)) for one in some])
                 )
@@ -159,39 +166,35 @@ def _summary(one: Summary) -> bytes:
 
 def _histogram(one: Histogram | Exponential) -> bytes:
     exemplars = {bucket: _exemplar(exemplar) for bucket, exemplar in (one.exemplars or {}).items()}
-    bounds = (*one.bounds, math.inf)
-    buckets = [
-        _nested(
-            3,
-            _number(1, count) + _double(2, bound) + (_nested(3, exemplars[bucket]) if bucket in exemplars else b""),
-        )
-        for bucket, (bound, count) in enumerate(zip(bounds, accumulate(one.counts), strict=True))
-    ]
+    parts = [_number(1, one.count)]
     # The format can't leave a sum out, and 0 would be a lie.
-    total = math.nan if one.sum is None else one.sum
-    native = _native(one, list(exemplars.values())) if isinstance(one, Exponential) else b""
-    return _nested(
-        _HISTOGRAM,
-        _number(1, one.count)
-        + _double(2, total)
-        + b"".join(buckets)
-        + native
-        + _time(_CREATED_FIELDS["histogram"], one.start),
-    )
+    parts.append(_double(2, math.nan if one.sum is None else one.sum))
+    for bucket, (bound, count) in enumerate(zip(_bounds(one.bounds), accumulate(one.counts), strict=True)):
+        content = _number(1, count) + bound
+        if bucket in exemplars:
+            content += _nested(3, exemplars[bucket])
+        parts += (_BUCKET, varint(len(content)), content)
+    if isinstance(one, Exponential):
+        parts += _native(one, list(exemplars.values()))
+    parts.append(_time(_CREATED_FIELDS["histogram"], one.start))
+    return _nested(_HISTOGRAM, b"".join(parts))
 
 
-def _native(one: Exponential, exemplars: Sequence[bytes]) -> bytes:
+@lru_cache(maxsize=256)
+def _bounds(bounds: tuple[float, ...]) -> list[bytes]:
+    return [_double(2, bound) for bound in (*bounds, math.inf)]
+
+
+def _native(one: Exponential, exemplars: Sequence[bytes]) -> list[bytes]:
     state = one.state
-    return b"".join(
-        [
-            _tag(5, _VARINT) + _signed(state.scale),
-            _double(6, state.zero_threshold or _ZERO_THRESHOLD),
-            _number(7, state.zero_count),
-            *_spans(9, 10, state.negative),
-            *_spans(12, 13, state.positive),
-            *[_nested(16, exemplar) for exemplar in exemplars],
-        ]
-    )
+    return [
+        _tag(5, _VARINT) + _signed(state.scale),
+        _double(6, state.zero_threshold or _ZERO_THRESHOLD),
+        _number(7, state.zero_count),
+        *_spans(9, 10, state.negative),
+        *_spans(12, 13, state.positive),
+        *[_nested(16, exemplar) for exemplar in exemplars],
+    ]
 
 
 def _spans(span_field: int, delta_field: int, buckets: Buckets) -> list[bytes]:

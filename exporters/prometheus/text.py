@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Final
 import orjson
 
 from exporters.prometheus.exemplars import Exemplar, shown_labels
-from exporters.prometheus.labels import quote, written
+from exporters.prometheus.labels import ESCAPED, quote, written
 from exporters.prometheus.names import is_legal
 from exporters.prometheus.series import Counter, Gauge, Histogram, Series, Summary
 from exporters.prometheus.store import Family
 
+_HELP_ESCAPED: Final = {code: text for code, text in ESCAPED.items() if code != ord('"')}
 # Characters per chunk, and lines that are rendered in one go.
 _CHUNK: Final = 256 * 1024
 _LINES: Final = 1500
@@ -74,7 +75,7 @@ class TextFormat:
     def head(self, family: Family) -> str:
         """The comment lines of a family."""
         name = _metric_name(family.name)
-        help_ = family.help.replace("\\", "\\\\").replace("\n", "\\n")
+        help_ = family.help.translate(_HELP_ESCAPED)
         return (
             f"# HELP {name} {help_}\n" if help_ else ""
         ) + f"# TYPE {name} {self.types.get(family.type, family.type)}\n"
@@ -188,7 +189,7 @@ class OpenMetricsFormat(TextFormat):
         name = _metric_name(family.base)
         known = family.type != "counter" or family.name.endswith("_total")
         unit = f"# UNIT {name} {family.unit}\n" if family.unit and family.base.endswith(f"_{family.unit}") else ""
-        help_ = family.help.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        help_ = family.help.translate(ESCAPED)
         described = f"# HELP {name} {help_}\n" if help_ else ""
         return f"# TYPE {name} {family.type if known else 'unknown'}\n{unit}{described}"
 

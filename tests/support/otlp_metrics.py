@@ -125,6 +125,7 @@ def buckets(
     start: float | None = 0,
     flagged: bool = False,
     exemplars: Sequence[Exemplar] = (),
+    attrs: Mapping[str, Any] | None = None,
     **labels: Any,
 ) -> HistogramDataPoint:
     """A histogram's data point; its count is that of its buckets unless said."""
@@ -133,7 +134,7 @@ def buckets(
         bucket_counts=counts,
         count=sum(counts) if count is None else count,
         sum=total,
-        attributes=attributes(labels),
+        attributes=attributes({**(attrs or {}), **labels}),
         exemplars=exemplars,
         **_times(time, start, flagged=flagged),
     )
@@ -161,6 +162,7 @@ def exponential_point(
     time: float = 10,
     start: float | None = 0,
     exemplars: Sequence[Exemplar] = (),
+    attrs: Mapping[str, Any] | None = None,
     **labels: Any,
 ) -> ExponentialHistogramDataPoint:
     """An exponential histogram's data point. `positive`, `negative`: offset and counts."""
@@ -170,7 +172,7 @@ def exponential_point(
         zero_threshold=threshold,
         sum=total,
         count=zero + sum(positive[1]) + sum(negative[1]) if count is None else count,
-        attributes=attributes(labels),
+        attributes=attributes({**(attrs or {}), **labels}),
         exemplars=exemplars,
         **_times(time, start, flagged=False),
     )
@@ -188,7 +190,14 @@ def summary(name: str, *points: SummaryDataPoint, unit: str = "", help_: str = "
 
 
 def quantiles(
-    values: Mapping[float, float], count: int, total: float, *, time: float = 10, start: float | None = 0, **labels: Any
+    values: Mapping[float, float],
+    count: int,
+    total: float,
+    *,
+    time: float = 10,
+    start: float | None = 0,
+    attrs: Mapping[str, Any] | None = None,
+    **labels: Any,
 ) -> SummaryDataPoint:
     """A summary's data point."""
     return SummaryDataPoint(
@@ -197,7 +206,7 @@ def quantiles(
         quantile_values=[
             SummaryDataPoint.ValueAtQuantile(quantile=rank, value=value) for rank, value in values.items()
         ],
-        attributes=attributes(labels),
+        attributes=attributes({**(attrs or {}), **labels}),
         **_times(time, start, flagged=False),
     )
 

@@ -203,7 +203,7 @@ async def test_v16_names_that_meet_after_translation(caplog):
     )
     assert canonical(subject.page()) == canonical(golden("v16.txt"))
     assert subject.dropped("type_conflict") == 1
-    assert "foo-bar: type_conflict: foo_bar is a gauge already" in caplog.text
+    assert "'foo-bar': type_conflict: foo_bar is a gauge already" in caplog.text
     assert "'B' is not shown" in caplog.text
 
 
