@@ -50,8 +50,8 @@ class Milliseconds(Duration):
         return super().__new__(cls, value if isinstance(value, str) else value / 1000)
 
 
-class NamedValue(Settings):
-    """One entry of a list of names and values."""
+class HeaderSettings(Settings):
+    """One header of a list."""
 
     name: str
     value: Secret = Secret()
@@ -62,7 +62,7 @@ class OtlpReaderSettings(Settings):
 
     protocol: Literal["http/protobuf", "grpc"] = "http/protobuf"
     endpoint: str = "http://localhost:4318"
-    headers: dict[str, Secret] | tuple[NamedValue, ...] = msgspec.field(default_factory=dict)
+    headers: dict[str, Secret] | tuple[HeaderSettings, ...] = msgspec.field(default_factory=dict)
     compression: Literal["gzip", "none"] | None = None
     insecure: bool | None = None
     timeout: Milliseconds = Milliseconds("10s")
@@ -100,6 +100,7 @@ class PrometheusReaderSettings(Settings):
     without_type_suffix: bool = False
     without_units: bool = False
     without_scope_info: bool = False
+    without_target_info: Ignored = None
     with_resource_constant_labels: Ignored = None
 
 
@@ -158,18 +159,18 @@ class OwnLogsSettings(Settings):
     sampling: Ignored = None
 
 
-class ResourceSettings(Settings):
-    """What the sidecar says of itself, in the newer spelling."""
-
-    attributes: tuple[NamedText, ...]
-    schema_url: Ignored = None
-
-
-class NamedText(Settings):
-    """One attribute."""
+class AttributeSettings(Settings):
+    """One attribute of a list."""
 
     name: str
     value: str
+
+
+class ResourceSettings(Settings):
+    """What the sidecar says of itself, in the newer spelling."""
+
+    attributes: tuple[AttributeSettings, ...]
+    schema_url: Ignored = None
 
 
 class TelemetrySettings(Settings):

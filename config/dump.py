@@ -81,9 +81,8 @@ def _field(field: msgspec.structs.FieldInfo, value: Any) -> Any:
 class _Dumper(yaml.SafeDumper):
     """Quotes whatever our reader, or another one, would not read as a text."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 (the base's signature)
         """Write equal parts in full."""
-        _ = data
         return True
 
 

@@ -44,6 +44,10 @@ _BOUNDS: Final = (
     ("gt", "exclusiveMinimum"),
     ("le", "maximum"),
     ("lt", "exclusiveMaximum"),
+    ("multiple_of", "multipleOf"),
+    ("min_length", "minLength"),
+    ("max_length", "maxLength"),
+    ("pattern", "pattern"),
 )
 
 
@@ -170,10 +174,9 @@ def _scalar(annotation: Any) -> Schema:
 
 def _limits(limit: msgspec.Meta, annotation: Any) -> Schema:
     schema: Schema = {"description": limit.description} if limit.description else {}
-    if annotation in {int, float}:
-        bounds = {word: getattr(limit, name) for name, word in _BOUNDS if getattr(limit, name) is not None}
-        number = {**_SCALARS[annotation], **bounds}
-        schema["anyOf"] = [number, _SUBSTITUTED]
+    bounds = {word: getattr(limit, name) for name, word in _BOUNDS if getattr(limit, name) is not None}
+    if bounds and annotation in {int, float, str}:
+        schema["anyOf"] = [{**_SCALARS[annotation], **bounds}, _SUBSTITUTED]
     return schema
 
 

@@ -16,10 +16,9 @@ from typing import Final, TypeAlias
 from config.nodes import BROKEN, Node, parse
 from config.problems import Key, Path, Place, Problem, did_you_mean
 
-# As in the Collector: files may contain references to files.
-MAX_EXPANSIONS: Final = 1000
-MAX_NESTING: Final = 16
-MAX_FILE_BYTES: Final = 16 * 2**20
+MAX_EXPANSIONS: Final = 1000  # in one document, as in the Collector
+MAX_NESTING: Final = 16  # of references and of files; three are unusual, and each level costs stack
+MAX_FILE_BYTES: Final = 16 * 2**20  # a document or a secret has kilobytes; a device file never ends
 
 _SCHEMES: Final = ("env", "file", "yaml")
 _TOKEN: Final = re.compile(r"\$\$|\$\{|[{}]")
@@ -85,7 +84,8 @@ class Substitution:
             whole = parts[0] if len(parts) == 1 else None
             if isinstance(whole, _Reference):
                 place = _inside(node, whole.start)
-                return self._whole(self._find(whole, text, node, path), place, path)
+                found = self._find(whole, text, node, path)
+                return self._whole(replace(found, origins=node.origins + found.origins), place, path)
             pasted, origins = self._paste(parts, text, node, path)
             return replace(node, value=pasted, origins=node.origins + origins)
         except UnreadableError as error:
@@ -93,7 +93,8 @@ class Substitution:
             return Node(BROKEN, place)
 
     def _paste(self, parts: list[str | _Reference], text: str, node: Node, path: Path) -> tuple[str, Origins]:
-        pasted, origins = "", ()  # type: tuple[str, Origins]
+        pasted = ""
+        origins: Origins = ()
         for part in parts:
             if isinstance(part, str):
                 pasted += part

@@ -2,6 +2,10 @@
 
 Each type is made from what the document says (`Duration("1m30s")`) and raises ValueError with a message that shows a
 right form. All are immutable and compare by value, so that two equal settings are equal.
+
+A plugin may have types of its own: a class that is made from text, raises ValueError, and has a `str` that reads as the
+same value. Optional class attributes are `form` (what a value looks like, in words), `pattern` (the same as a regular
+expression, for the JSON Schema) and `takes_numbers` (whether a number need not be quoted).
 """
 
 from __future__ import annotations

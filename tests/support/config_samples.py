@@ -69,7 +69,8 @@ class RateLimitSettings(Settings):
     """Limits. `rate`: how much of it. `burst`: how much at once."""
 
     rate: Rate = Rate("100/m")
-    burst: int = 200
+    burst: Annotated[int, msgspec.Meta(multiple_of=5)] = 200
+    unit: Annotated[str, msgspec.Meta(pattern="^[a-z]+$")] = "items"
     key: tuple[str, ...] = ("identity",)
 
 

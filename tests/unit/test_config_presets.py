@@ -7,6 +7,7 @@ import pytest
 
 from config import ComponentId, Endpoint, Rate, presets
 from config.document import load
+from config.nodes import parse
 from config.resolve import resolve
 from config.schema import json_schema
 from sidecar.component import Kind
@@ -38,7 +39,7 @@ def test_presets_suit_the_schema(name):
     installed = {
         kind.value: {one: registry.settings_of(kind.value, one) for one in registry.types(kind)} for kind in Kind
     }
-    jsonschema.validate(load([f"preset:{name}"], {}).root.plain(), json_schema(installed))
+    jsonschema.validate(parse(presets.text(name), name, []).plain(), json_schema(installed))
 
 
 def test_there_are_four():

@@ -16,7 +16,7 @@ from support.config_samples import (
 )
 
 from config import ComponentId, ConfigError, Duration, Secret
-from config.document import NamedText, PrometheusReaderSettings, ResourceSettings, load
+from config.document import AttributeSettings, PrometheusReaderSettings, ResourceSettings, load
 from config.resolve import ResolvedPipeline
 from config.resolve import resolve as resolve_document
 
@@ -91,7 +91,7 @@ def test_own_telemetry_has_the_collectors_defaults():
     [
         (
             "resource: {attributes: [{name: a, value: b}]}",
-            ResourceSettings(attributes=(NamedText(name="a", value="b"),)),
+            ResourceSettings(attributes=(AttributeSettings(name="a", value="b"),)),
         ),
         ("resource: {a: b}", {"a": "b"}),
     ],

@@ -171,8 +171,9 @@ def test_a_file_that_is_not_text_is_a_problem(tmp_path):
 
 def test_values_of_a_document_in_a_variable_are_not_shown():
     """A whole document from the environment is treated like any other value from there."""
-    root, _ = read(["env:D"], {"D": "a: hunter2"})
+    root, _ = read(["env:D"], {"D": "{a: hunter2, b: '${env:NO:-hunter2}'}"})
     assert root.at(("a",))[0].shown() == "a text (from ${env:D})"
+    assert "hunter2" not in root.at(("b",))[0].shown()
 
 
 def test_the_examples_of_the_documentation_are_documents():
