@@ -87,7 +87,7 @@ class MemoryLimiter(Processor[MemoryLimiterSettings]):
                 f"processors.{self.context.id}: memory can't be measured on this system ({error}); remove it"
             ) from error
         for limit in self._limits:
-            self.context.logger.info("refusing data above %s", limit)
+            self.context.logger.debug("refusing data above %s", limit)
 
     def process(self, batch: Batch) -> Batch:
         """The batch itself.

@@ -218,7 +218,6 @@ async def test_health_and_log_tell_once(machine, bench, caplog):
 
     assert health.status == "ok"
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "refusing data above 320 MiB of resident memory, the limit of 400 MiB less what may come at once",
         "data are refused",
         "data are accepted again",
     ]
