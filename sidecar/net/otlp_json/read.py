@@ -7,6 +7,7 @@ request on needs no message.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
@@ -50,12 +51,13 @@ def decode(signal: Signal, body: bytes) -> Transcoded:
 def transcode(message_type: type[Message], body: bytes) -> Transcoded:
     """Read OTLP/JSON of any message, for example of the response to an export request. As `decode`."""
     state = State()
+    with _tables_lock:
+        write = _table(cast("Descriptor", message_type.DESCRIPTOR))[1]
     try:
-        return Transcoded(
-            _table(cast("Descriptor", message_type.DESCRIPTOR))[1](_load(body, state), state), state.repairs
-        )
+        data = write(_load(body, state), state)
     except InvalidValue as error:
         raise Permanent(f"not OTLP/JSON: {error}") from None
+    return Transcoded(data, state.repairs)
 
 
 def _load(body: bytes, state: State) -> Any:
@@ -122,6 +124,8 @@ _SCALARS: Final = {
 }
 
 _tables: Final[dict[str, tuple[Fields, Writer]]] = {}
+_tables_lock: Final = threading.Lock()
+"""Held while tables are made: large bodies are read in threads, and half a table would lose the other half's fields."""
 
 
 def _table(descriptor: Descriptor) -> tuple[Fields, Writer]:
@@ -182,9 +186,10 @@ def _message_writer(head: bytes, write_contents: Writer) -> Writer:
         if state.depth > _MAX_DEPTH:
             return b""
         state.depth += 1
-        data = write_contents(value, state)
-        state.depth -= 1
-        return delimited(head, data)
+        try:
+            return delimited(head, write_contents(value, state))
+        finally:
+            state.depth -= 1
 
     return write
 
@@ -201,6 +206,8 @@ def _attributes_writer(head: bytes, write_any_shape: Writer) -> Writer:
         parts: list[bytes] = []
         for pair in _array(value):
             try:
+                if len(pair) != 2:
+                    raise LookupError
                 key = pair["key"].encode()
                 ((kind, item),) = pair["value"].items()
                 if kind == "stringValue":
@@ -208,8 +215,6 @@ def _attributes_writer(head: bytes, write_any_shape: Writer) -> Writer:
                     data = _STRINGS[len(text)] + text
                 else:
                     data = _SCALARS[kind](item, state)
-                if len(pair) != 2:
-                    raise LookupError
                 key_size, size = len(key), len(data)
                 parts += heads[key_size + size + 4], _KEYS[key_size], key, _VALUES[size], data
             except (LookupError, TypeError, AttributeError, ValueError, InvalidValue):
@@ -224,9 +229,9 @@ def _attributes_writer(head: bytes, write_any_shape: Writer) -> Writer:
 
 def _messages_writer(head: bytes, write_contents: Writer) -> Writer:
     def write(value: Any, state: State) -> bytes:
-        parts: list[bytes] = []
+        items, parts = _array(value), []
         try:
-            for item in _array(value):
+            for item in items:
                 # Null is how some clients write an empty AnyValue; leaving it out would move its neighbours.
                 data = b"" if item is None else write_contents(item, state)
                 parts.append(delimited(head, data))
@@ -241,9 +246,9 @@ def _list_writer(head: bytes, write_item: Writer) -> Writer:
     """The writer of a repeated scalar: packed behind `head`, or each item with its own tag when `head` is empty."""
 
     def write(value: Any, state: State) -> bytes:
-        parts: list[bytes] = []
+        items, parts = _array(value), []
         try:
-            for item in _array(value):
+            for item in items:
                 parts.append(write_item(item, state))  # noqa: PERF401 (the error below needs the items so far)
         except InvalidValue as error:
             raise error.below(len(parts)) from None

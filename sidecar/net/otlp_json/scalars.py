@@ -207,7 +207,7 @@ def _integer_writer(
             number = value
         elif type(value) is str and value.isdecimal() and value.isascii() and len(value) <= _LONGEST_INTEGER:
             number = int(value)
-        elif names and value in names:
+        elif names and type(value) is str and value in names:
             number = names[value]
         else:
             number = _integer(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import math
+import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
 
@@ -22,15 +23,19 @@ def encode(message: Message) -> bytes:
 
     Unset fields are left out, ids are hex, enums are numbers, 64-bit integers are strings.
     """
-    return orjson.dumps(_reader_of(cast("Descriptor", message.DESCRIPTOR))(message))
+    with _readers_lock:
+        read = _reader_of(cast("Descriptor", message.DESCRIPTOR))
+    return orjson.dumps(read(message))
 
 
-_tables: Final[dict[str, Reader]] = {}
+_readers: Final[dict[str, Reader]] = {}
+_readers_lock: Final = threading.Lock()
+"""Held while readers are made, so that no thread meets one that doesn't know all its fields."""
 
 
 def _reader_of(descriptor: Descriptor) -> Reader:
     """What reads messages of one type; made on first use."""
-    known = _tables.get(descriptor.full_name)
+    known = _readers.get(descriptor.full_name)
     if known is not None:
         return known
     by_field: dict[FieldDescriptor, tuple[str, Reader | None]] = {}
@@ -39,7 +44,7 @@ def _reader_of(descriptor: Descriptor) -> Reader:
     only = len(descriptor.oneofs) == 1 and len(descriptor.oneofs[0].fields) == len(descriptor.fields)
     read = _oneof_reader(descriptor.oneofs[0].name, by_name) if only else _message_reader(by_field)
     # Known before its fields are, since messages hold themselves: AnyValue, ArrayValue, AnyValue.
-    _tables[descriptor.full_name] = read
+    _readers[descriptor.full_name] = read
     for field in descriptor.fields:
         read_one = _value_reader(field)
         entry = field.json_name, _list_reader(read_one) if field.is_repeated else read_one

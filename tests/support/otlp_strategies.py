@@ -1,0 +1,72 @@
+"""Hypothesis strategies for OTLP messages, made from the protobuf descriptors: no field is forgotten, now or later."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import strategies as st
+
+from sidecar.signals import SCHEMAS, Signal
+
+# Of the ways to be NaN only one has a name in JSON.
+_DOUBLES = st.floats(allow_nan=False) | st.just(math.nan)
+
+_SCALARS: dict[int, st.SearchStrategy[Any]] = {
+    FieldDescriptor.TYPE_BOOL: st.booleans(),
+    FieldDescriptor.TYPE_BYTES: st.binary(max_size=20) | st.binary(min_size=16, max_size=16),
+    FieldDescriptor.TYPE_DOUBLE: _DOUBLES,
+    FieldDescriptor.TYPE_FLOAT: st.floats(width=32, allow_nan=False) | st.just(math.nan),
+    FieldDescriptor.TYPE_STRING: st.text(max_size=200),
+}
+
+
+def requests(signal: Signal) -> st.SearchStrategy[Any]:
+    """Export requests of one signal. What OTLP asks beyond the schema does not hold in them: ids have any length."""
+    return messages(SCHEMAS[signal].request)
+
+
+def messages(message_type: type[Message]) -> st.SearchStrategy[Any]:
+    """Messages of one type with any fields set to anything, nested values included."""
+    return _messages(message_type.DESCRIPTOR, ())
+
+
+@cache
+def _messages(descriptor: Descriptor, around: tuple[str, ...]) -> st.SearchStrategy[Any]:
+    # A message within its own kind, as AnyValue, may hold itself once more, so that the tree stays small.
+    if around.count(descriptor.full_name) > 1:
+        return st.builds(GetMessageClass(descriptor))
+    around = (*around, descriptor.full_name)
+    return st.builds(
+        lambda fields: GetMessageClass(descriptor)(**fields),
+        st.fixed_dictionaries({}, optional={field.name: _values(field, around) for field in descriptor.fields}),
+    )
+
+
+def _values(field: FieldDescriptor, around: tuple[str, ...]) -> st.SearchStrategy[Any]:
+    if field.message_type is not None:
+        # Deferred, for there are more paths through the schema than a test takes.
+        one = st.deferred(lambda: _messages(field.message_type, around))
+    elif field.enum_type is not None:
+        one = st.sampled_from([value.number for value in field.enum_type.values]) | _integers(32, signed=True)
+    elif field.type in _SCALARS:
+        one = _SCALARS[field.type]
+    else:
+        one = _integers(*_INTEGERS[field.cpp_type])
+    return st.lists(one, min_size=1, max_size=3) if field.is_repeated else one
+
+
+def _integers(bits: int, signed: bool) -> st.SearchStrategy[int]:
+    return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) if signed else st.integers(0, (1 << bits) - 1)
+
+
+_INTEGERS = {
+    FieldDescriptor.CPPTYPE_INT32: (32, True),
+    FieldDescriptor.CPPTYPE_INT64: (64, True),
+    FieldDescriptor.CPPTYPE_UINT32: (32, False),
+    FieldDescriptor.CPPTYPE_UINT64: (64, False),
+}
