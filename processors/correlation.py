@@ -26,7 +26,7 @@ class CorrelationSettings(Settings):
     """Where the ids of a log record's trace are looked for, and where they are written.
 
     Attributes:
-        from_: attributes that may hold a trace id, hexadecimal or in Datadog's decimal form, or a `traceparent`. They
+        from: attributes that may hold a trace id, hexadecimal or in Datadog's decimal form, or a `traceparent`. They
             are looked at in this order when the record has no trace. The span id stands beside each: in `dd.span_id`
             for `dd.trace_id`.
         request_key: joins a record to the newest span that has the same value under this attribute; null: none.

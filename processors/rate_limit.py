@@ -34,7 +34,7 @@ _TOLERANCE: Final = 1e-6
 
 
 class BucketSettings(Settings):
-    """Who shares a bucket, how fast it fills, and how much it holds."""
+    """Who shares a bucket, how fast it fills, and how much it holds. Their meanings are `RateLimitSettings`'."""
 
     key: tuple[str, ...]
     rate: Rate
@@ -50,7 +50,13 @@ class BucketSettings(Settings):
 
 
 class AnonymousSettings(BucketSettings):
-    """The limit of callers without an identity."""
+    """The limit of callers without an identity.
+
+    Attributes:
+        key: as outside, but without `identity`.
+        rate: how fast a bucket fills.
+        burst: how much it holds.
+    """
 
     key: tuple[str, ...] = ("client_address",)
     rate: Rate = Rate("10/m")
@@ -63,7 +69,14 @@ class AnonymousSettings(BucketSettings):
 
 
 class OverrideSettings(Settings):
-    """Another limit for keys that match. `*` stands for any characters, `?` for one. A burst of 0 lets nothing pass."""
+    """Another limit for some keys.
+
+    Attributes:
+        match: the keys: `*` stands for any characters, `?` for one. They are `machine:…`, `account:…` or the kind and
+            the name of an identity, and `anonymous:…` of a caller without one.
+        rate: how fast their buckets fill.
+        burst: how much they hold; 0 lets nothing pass.
+    """
 
     match: str
     rate: Rate
@@ -172,7 +185,7 @@ class RateLimit(Processor[RateLimitSettings]):
         if cost > limit.burst:
             text = f"{cost} {unit} at once are more than the burst of {limit.burst} and never fit; send fewer at a time"
         else:
-            text = f"over the rate of {limit.rate}: {cost} {unit} fit in {wait:.1f} s"
+            text = f"over the rate of {limit.rate} {unit}; send it again in {wait:.1f} s"
         return RateLimited(text, after=wait)
 
 

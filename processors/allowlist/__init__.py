@@ -33,9 +33,11 @@ class AllowlistSettings(Settings):
         scope_attributes: keys for instrumentation scopes.
         on_denied: `drop` removes the attribute; `mask` and `hash` replace its value, by a fixed text or by its
             HMAC-SHA-256 with `hash_key`.
+        hash_key: a long random text; equal values have equal hashes for whoever has the same key.
         values: `scalar` denies attributes whose value is a map or an array too.
-        max_body_length, max_stack_length, max_value_length: UTF-8 bytes of a log record's body, of
-            `exception.stacktrace` and of other values; what is longer is cut and ends in `…`. null is no limit.
+        max_body_length: UTF-8 bytes of a log record's body; a longer one is cut and ends in `…`. null: no limit.
+        max_stack_length: the same for `exception.stacktrace`.
+        max_value_length: the same for the values of all other attributes.
         body: what passes of a log record's body: everything (`keep`; of a map the allowed keys), texts (`string`) or
             nothing (`drop`).
     """

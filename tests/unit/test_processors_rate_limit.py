@@ -99,7 +99,7 @@ def test_a_refusal_says_when_to_come_back(bench):
     limiter = bench.make(RateLimit, "{rate: 30/m, burst: 10}")
     limiter.process(bare(8, identity=MACHINE))
 
-    with pytest.raises(RateLimited, match=r"over the rate of 30/m: 5 items fit in 6\.0 s") as refusal:
+    with pytest.raises(RateLimited, match=r"over the rate of 30/m items; send it again in 6\.0 s") as refusal:
         limiter.process(bare(5, identity=MACHINE))
 
     assert (refusal.value.reason, refusal.value.after) == ("rate_limited", pytest.approx(6))
