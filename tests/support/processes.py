@@ -154,10 +154,9 @@ class ManagedProcess:
         raise AssertionError("the program has ended")
 
     def cpu_seconds(self):
-        """The processor time that all its threads, those alive, have used."""
-        return sum(
-            int((task / "schedstat").read_text().split()[0]) / 1e9 for task in Path(f"/proc/{self.pid}/task").iterdir()
-        )
+        """The processor time that all its threads have used, in steps of a hundredth."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     async def _read(self, stream):
         async for line in stream:
@@ -188,14 +187,15 @@ class SidecarProcess(ManagedProcess):
     """`sidecar run` as a process of its own.
 
     Args:
-        document: the YAML text; None for the built-in document.
-        folder: where the document is written.
+        document: the YAML text; None for what `arguments` say, or else the built-in document.
+        folder: where the document is written, and the socket on which `sidecar reload` reaches it.
         arguments: more of the command line.
         env: more of the environment.
     """
 
     def __init__(self, document, folder, *arguments, env=None):
-        command = [Path(sys.executable).with_name("sidecar"), "run"]
+        self.control = Path(folder) / "control.sock"
+        command = [Path(sys.executable).with_name("sidecar"), "run", "--control", self.control]
         if document is not None:
             self.document = Path(folder) / "sidecar.yaml"
             self.document.write_text(document)
