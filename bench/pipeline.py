@@ -1,6 +1,6 @@
 """One host's path: OTLP logs in over gRPC, OTLP out over gRPC, processor time per record, beside Rotel's for the same.
 
-1,000 records of 8 attributes per request; a server behind accepts everything. Rotel decodes, encodes and filters nothing.
+1,000 records of 8 attributes per request; a server behind accepts everything. Rotel decodes, encodes, filters nothing.
 """
 
 from __future__ import annotations
