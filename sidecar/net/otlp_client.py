@@ -20,6 +20,8 @@ from sidecar.signals import SCHEMAS, ExportResponse, Signal
 # A server's words go into logs and health: enough for a reason, too little for a page.
 MAX_WORDS: Final = 500
 REJECTED: Final = "rejected_by_peer"
+# The longest wait that is believed. A server that is away for longer is asked once an hour.
+MAX_WAIT: Final = 3600.0
 _WARNING_INTERVAL: Final = 60.0
 
 Dropped: TypeAlias = Callable[[Signal, str, int], None]
@@ -67,12 +69,12 @@ def retry_after(header: str | None, now: float) -> float | None:
         return None
     text = header.strip()
     if text.isascii() and text.isdigit():
-        return float(text)
+        return _believable(float(text))
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
+    return _believable((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
 
 
 class Answers:
@@ -152,7 +154,11 @@ async def send_in_parts(batch: Batch, send: Callable[[Batch], Awaitable[None]], 
 
 
 def _seconds(info: RetryInfo) -> float:
-    return max(0.0, float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
+    return _believable(info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+
+
+def _believable(seconds: float) -> float:
+    return min(max(0.0, seconds), MAX_WAIT)
 
 
 def _bytes(value: str | bytes) -> bytes:
