@@ -2,3 +2,12 @@
 # Installs what only some tests need: Debian packages when root, npm packages when npm is there.
 # Tests whose part is missing are skipped with a message, and fail instead where CI is set.
 set -euo pipefail
+cd "$(dirname "$0")"
+
+# The OpenTelemetry SDK for Node and for browsers.
+if ! command -v npm >/dev/null; then
+  echo "npm is not there: the tests with Node and with a browser are skipped"
+elif [ ! node/node_modules/.package-lock.json -nt node/package-lock.json ]; then
+  npm ci --prefix node --ignore-scripts --no-audit --no-fund --loglevel=error ||
+    echo "npm could not install: the tests with Node and with a browser are skipped"
+fi

@@ -11,46 +11,27 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from support.certificates import Authority
 from support.otlp import logs, metrics, traces
-from support.otlp_receiver import running
+from support.otlp_receiver import Fickle, items, plain, running
 from support.peers import Rotel, records, send
 from support.processes import ManagedProcess
 from support.python_sdk import exporter_to, logging_to, metering, tracing
 from support.wire import until
 
 from sidecar import RateLimited, Retryable, Signal
-from sidecar.testing import Sink
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf", "http/json"])
 ATTRIBUTES = {"text": "grüß\N{WAVING HAND SIGN}", "int": -(2**53), "float": 0.5, "bool": True, "list": ["a", "b"]}
 
 
-def plain(attributes):
-    """Attributes as Python values."""
-    return {one.key: value_of(one.value) for one in attributes}
-
-
-def value_of(value):
-    """An AnyValue as a Python value."""
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return [value_of(one) for one in value.array_value.values]
-    return getattr(value, kind) if kind else None
-
-
-def items(server, signal):
-    """What has arrived, with the resource's attributes and the scope's name checked on the way."""
-    found = []
+def arrived(server, signal):
+    """The items of one signal, with the resource and the scope checked on the way."""
     for batch in server.sink.of(signal):
         for resource in batch.resources():
             assert (
                 plain(resource.resource.attributes).items() >= {"service.name": "shop", "host.name": "büro-1"}.items()
             )
-        for scope in batch.scopes():
-            assert (scope.scope.name, scope.scope.version) == ("scope", "1.2")
-            found += getattr(
-                scope, {Signal.TRACES: "spans", Signal.METRICS: "metrics", Signal.LOGS: "log_records"}[signal]
-            )
-    return found
+        assert {(scope.scope.name, scope.scope.version) for scope in batch.scopes()} == {("scope", "1.2")}
+    return items(server, signal)
 
 
 def say_spans(exporter):
@@ -90,7 +71,7 @@ async def test_spans_arrive_as_they_were_said(protocol):
     """Ids, kinds, times, attributes of all types, events, links, status."""
     async with running() as server:
         parent, child = await asyncio.to_thread(say_spans, exporter_to(server, protocol, Signal.TRACES))
-        spans = {span.name: span for span in items(server, Signal.TRACES)}
+        spans = {span.name: span for span in arrived(server, Signal.TRACES)}
     assert spans["parent"].span_id == parent.span_id.to_bytes(8, "big")
     assert spans["parent"].kind == 2
     got = spans["child"]
@@ -108,7 +89,7 @@ async def test_log_records_arrive_as_they_were_said(protocol):
     """Time to the nanosecond, severity, body, attributes."""
     async with running() as server:
         await asyncio.to_thread(say_logs, exporter_to(server, protocol, Signal.LOGS))
-        (record,) = items(server, Signal.LOGS)
+        (record,) = arrived(server, Signal.LOGS)
     assert record.time_unix_nano == 1_700_000_000_000_000_001
     assert (record.severity_number, record.severity_text) == (13, "WARNING")
     assert record.body.string_value == "hello wörld"
@@ -120,7 +101,7 @@ async def test_metrics_arrive_as_they_were_said(protocol):
     """A counter, a histogram and a gauge."""
     async with running() as server:
         await asyncio.to_thread(say_metrics, exporter_to(server, protocol, Signal.METRICS))
-        metrics = {metric.name: metric for metric in items(server, Signal.METRICS)}
+        metrics = {metric.name: metric for metric in arrived(server, Signal.METRICS)}
     (count,) = metrics["requests"].sum.data_points
     assert (count.as_int, plain(count.attributes), metrics["requests"].unit) == (3, {"route": "/"}, "1")
     assert metrics["requests"].sum.is_monotonic
@@ -143,23 +124,7 @@ async def test_compressed_requests_arrive(protocol, compression):
     async with running() as server:
         exporter = exporter_to(server, protocol, Signal.TRACES, compression=compression)
         await asyncio.to_thread(say_spans, exporter)
-        assert len(items(server, Signal.TRACES)) == 2
-
-
-class Fickle(Sink):
-    """A pipeline that refuses some requests before it accepts."""
-
-    def __init__(self, error, times):
-        super().__init__()
-        self.error = error
-        self.left = times
-
-    async def __call__(self, *batches):
-        """Refuse, or accept."""
-        if self.left:
-            self.left -= 1
-            raise self.error
-        await super().__call__(*batches)
+        assert len(arrived(server, Signal.TRACES)) == 2
 
 
 @PROTOCOLS
@@ -168,8 +133,8 @@ async def test_what_was_refused_for_a_while_arrives(protocol, error):
     """By the exporters' own retries, at the time that they were told."""
     async with running(sink=Fickle(error, times=2)) as server:
         await asyncio.to_thread(say_logs, exporter_to(server, protocol, Signal.LOGS))
-        assert len(items(server, Signal.LOGS)) == 1
-        assert server.sink.left == 0
+        assert len(arrived(server, Signal.LOGS)) == 1
+        assert server.sink.left[Signal.LOGS] == 0
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -190,14 +155,12 @@ async def test_mutual_tls_with_the_exporters_own_settings(protocol, tmp_path, mo
             else {"endpoint": f"https://localhost:{server.http}/v1/traces"}
         )
         await asyncio.to_thread(say_spans, exporter_to(server, protocol, Signal.TRACES, **options))
-        assert len(items(server, Signal.TRACES)) == 2
+        assert len(arrived(server, Signal.TRACES)) == 2
 
 
 def spans_by_name(server):
     """All spans that have arrived."""
-    return {
-        span.name: span for batch in server.sink.of(Signal.TRACES) for scope in batch.scopes() for span in scope.spans
-    }
+    return {span.name: span for span in items(server, Signal.TRACES)}
 
 
 DDTRACE = """

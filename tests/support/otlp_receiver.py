@@ -11,7 +11,7 @@ from support.wire import exchange
 
 from sidecar import SCHEMAS, Signal
 from sidecar.receivers.otlp import OtlpReceiver
-from sidecar.testing import Bench
+from sidecar.testing import Bench, Sink
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
@@ -97,3 +97,41 @@ def status_of(answer):
 def data_of(signal, count=1, **settings):
     """A request's bytes."""
     return REQUESTS[signal](count, **settings).SerializeToString()
+
+
+def items(server, signal):
+    """The spans, metrics or log records that have arrived."""
+    name = SCHEMAS[signal].records
+    return [item for batch in server.sink.of(signal) for scope in batch.scopes() for item in getattr(scope, name)]
+
+
+def plain(attributes):
+    """Attributes as Python values."""
+    return {one.key: value_of(one.value) for one in attributes}
+
+
+def value_of(value):
+    """An AnyValue as a Python value."""
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [value_of(one) for one in value.array_value.values]
+    if kind == "kvlist_value":
+        return plain(value.kvlist_value.values)
+    return getattr(value, kind) if kind else None
+
+
+class Fickle(Sink):
+    """A pipeline that refuses some requests of each signal before it accepts."""
+
+    def __init__(self, error, times):
+        super().__init__()
+        self.error = error
+        self.left = dict.fromkeys(Signal, times)
+
+    async def __call__(self, *batches):
+        """Refuse, or accept."""
+        signal = batches[0].signal
+        if self.left[signal]:
+            self.left[signal] -= 1
+            raise self.error
+        await super().__call__(*batches)
