@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -94,6 +93,8 @@ def path_text(path: Path) -> str:
 
 def did_you_mean(name: str, known: Iterable[str], label: str = "known") -> str:
     """The end of a message about an unknown name: the nearest name, and all that there are."""
+    import difflib
+
     names = list(map(str, known))
     by_lower = {candidate.lower(): candidate for candidate in names}
     nearest = difflib.get_close_matches(name.lower(), by_lower, n=1)

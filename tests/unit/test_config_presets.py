@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jsonschema
 import pytest
 
@@ -40,6 +42,15 @@ def test_presets_suit_the_schema(name):
         kind.value: {one: registry.settings_of(kind.value, one) for one in registry.types(kind)} for kind in Kind
     }
     jsonschema.validate(parse(presets.text(name), name, []).plain(), json_schema(installed))
+
+
+def test_a_collectors_document_is_right():
+    """A document made for the Collector, with its deprecated spellings, runs with what is installed."""
+    registry = Registry()
+    document = load([str(Path(__file__).parents[1] / "golden" / "config" / "collector.yaml")], {})
+    made = resolve(document, registry.settings_of, registry.deprecated)
+    graph = GraphBuilder(made, registry, Host()).build()
+    assert [str(pipeline.id) for pipeline in graph.order] == ["traces", "metrics", "logs"]
 
 
 def test_there_are_four():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.config_samples import (
     INSTALLED,
     BatchSettings,
@@ -243,3 +246,35 @@ def test_settings_are_looked_up_for_what_is_written_alone():
     resolve_document(load([f"yaml:{MINIMAL}"]), recording)
     assert sorted(asked) == [("exporters", "debug"), ("receivers", "otlp")]
     assert set(INSTALLED) == {"receivers", "processors", "exporters", "connectors", "extensions"}
+
+
+NAMES = st.sampled_from(
+    ["otlp", "otlp/a", "debug", "batch", "count", "health_check", "logs", "metrics/b", "nope", "${env:X}"]
+)
+WORDS = st.sampled_from([*INSTALLED, "service", "pipelines", "telemetry", "logs", "metrics", "readers"])
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | NAMES | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS | NAMES, inner, max_size=4),
+    max_leaves=8,
+)
+PIPELINES = st.dictionaries(
+    NAMES, TREES | st.fixed_dictionaries({"receivers": st.lists(NAMES), "exporters": st.lists(NAMES)})
+)
+DOCUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        **{kind: TREES | st.dictionaries(NAMES, TREES) for kind in INSTALLED},
+        "service": TREES | st.fixed_dictionaries({"pipelines": TREES | PIPELINES}, optional={"extensions": TREES}),
+    },
+)
+
+
+@given(DOCUMENTS)
+def test_any_document_is_resolved_or_refused_in_good_order(document):
+    """Whatever is written, there are settings to start from, or problems that each have a place."""
+    problems = []
+    try:
+        resolved(json.dumps(document, ensure_ascii=False), X="debug")
+    except ConfigError as error:
+        problems = error.problems
+    assert all(problem.place.line >= 1 and problem.message for problem in problems)
