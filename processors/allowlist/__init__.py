@@ -153,7 +153,7 @@ def _policy(settings: AllowlistSettings) -> Policy:
             "scope": KeyRule(settings.scope_attributes),
         },
         on_denied=settings.on_denied,
-        hash_key=settings.hash_key.reveal().encode(),
+        hash_key=settings.hash_key,
         scalars_only=settings.values == "scalar",
         body=settings.body,
         max_body=settings.max_body_length,

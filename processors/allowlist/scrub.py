@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from processors.allowlist.places import Getter, Level, Owner
 from processors.allowlist.rules import KeyRule
+from sidecar import Secret
 
 STACKTRACE: Final = "exception.stacktrace"
 MASK: Final = "[REDACTED]"
@@ -33,7 +34,7 @@ class Policy:
 
     rules: Mapping[Owner, KeyRule]
     on_denied: Literal["drop", "mask", "hash"]
-    hash_key: bytes
+    hash_key: Secret
     scalars_only: bool
     body: Literal["keep", "drop", "string"]
     max_body: int | None
@@ -205,10 +206,10 @@ def _keys(get: Getter, messages: list[Any]) -> set[str]:
     return set(chain.from_iterable(map(get, messages)))
 
 
-def _digest(key: bytes, value: Any) -> str:
+def _digest(key: Secret, value: Any) -> str:
     """HMAC-SHA-256 of a value: of a text's UTF-8, of anything else's encoding."""
     if value.WhichOneof("value") == "string_value":
         data = value.string_value.encode()
     else:
         data = value.SerializeToString(deterministic=True)
-    return hmac.digest(key, data, "sha256").hex()
+    return hmac.digest(key.reveal().encode(), data, "sha256").hex()
