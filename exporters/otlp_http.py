@@ -150,27 +150,28 @@ class OtlpHttpExporter(Exporter[OtlpHttpSettings]):
             ) as response:
                 answer = await _read(response)
         except TimeoutError:
-            raise Retryable(f"{url}: no answer within {self.settings.timeout}", reason="timeout") from None
+            raise Retryable(f"{_shown(url)}: no answer within {self.settings.timeout}", reason="timeout") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Retryable(f"{url}: {_what_failed(error)}") from None
+            raise Retryable(f"{_shown(url)}: {_what_failed(error)}") from None
         if response.status < HTTPStatus.MULTIPLE_CHOICES:
-            self._accepted(batch, url, response, answer)
+            self._accepted(batch, response, answer)
         else:
-            raise self._failure(url, response, answer)
+            raise self._failure(response, answer)
 
-    def _accepted(self, batch: Batch, url: str, response: aiohttp.ClientResponse, answer: bytes) -> None:
+    def _accepted(self, batch: Batch, response: aiohttp.ClientResponse, answer: bytes) -> None:
         if not answer:
             return
         parsed = _parse(SCHEMAS[batch.signal].response, response.content_type, answer)
         if parsed is None:
             # The status was a success, so that sending it again would double it.
-            self.context.logger.warning("%s: the answer is not an OTLP response; is this an OTLP server?", url)
+            shown = _shown(str(response.url))
+            self.context.logger.warning("%s: the answer is not an OTLP response; is this an OTLP server?", shown)
         else:
             self._answers.read(batch, parsed)
 
-    def _failure(self, url: str, response: aiohttp.ClientResponse, answer: bytes) -> DeliveryError:
+    def _failure(self, response: aiohttp.ClientResponse, answer: bytes) -> DeliveryError:
         status = response.status
-        message = f"{url}: {status} {_reason(response, answer)}"
+        message = f"{_shown(str(response.url))}: {status} {_reason(response, answer)}"
         if status in _RETRYABLE:
             header = response.headers.get("Retry-After") if status in _THROTTLED else None
             return Retryable(message, after=retry_after(header, self.context.clock.time_ns() / 1e9))
@@ -194,10 +195,17 @@ def _parse(message_type: type[M], content_type: str, body: bytes) -> M | None:
 def _reason(response: aiohttp.ClientResponse, answer: bytes) -> str:
     """What the server says: the message of its Status, its text, or where it wants to send us."""
     if location := response.headers.get("Location"):
-        return f"redirects to {words(location)}; set the endpoint to where the server is"
+        return f"redirects to {words(_shown(location))}; set the endpoint to where the server is"
     status = _parse(Status, response.content_type, answer)
     text = status.message if status is not None else answer.decode(errors="replace")
     return words(text) or response.reason or ""
+
+
+def _shown(url: str) -> str:
+    """A URL without what may be a secret: who logs in, and the query."""
+    scheme, found, rest = url.partition("?")[0].rpartition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{found}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _what_failed(error: Exception) -> str:

@@ -15,7 +15,7 @@ from support.otlp import logs, metrics, traces
 from support.peers import HttpAnswer, HttpServer, Reset, Silence, running
 
 from exporters.otlp_http import OtlpHttpExporter
-from sidecar import SCHEMAS, Permanent, Retryable, Signal, StartError
+from sidecar import SCHEMAS, DeliveryError, Permanent, Retryable, Signal, StartError
 from sidecar.testing import Bench
 
 DECOMPRESS = {
@@ -204,6 +204,26 @@ async def test_a_redirect_is_named(exporter, server):
 
     with pytest.raises(Permanent, match=r"308 redirects to https://elsewhere\.example/v1/logs; set the endpoint"):
         await exporter.export(logs())
+
+
+async def test_credentials_of_a_url_stay_hidden(bench, server, caplog):
+    """They are sent, and stand in no message: neither those before the host nor those in the query."""
+    yaml = f"logs_endpoint: http://user:s3cret@{server.address}/in?key=s3cret"
+    redirect = HttpAnswer(308, headers={"Location": "/x?key=s3cret"})
+    answers = [HttpAnswer(400), HttpAnswer(503), Reset(), HttpAnswer(200, b"?"), redirect]
+    server.answers += answers
+    messages = []
+    async with running(bench.make(OtlpHttpExporter, yaml)) as exporter:
+        for _ in answers:
+            try:
+                await exporter.export(logs())
+            except DeliveryError as error:
+                messages.append(str(error))
+
+    assert server.requests[0].headers["authorization"].startswith("Basic ")
+    assert len(messages) == 4
+    assert all(message.startswith(f"http://{server.address}/in: ") for message in messages)
+    assert "s3cret" not in f"{messages} {caplog.text}"
 
 
 async def test_an_endless_answer_is_cut(exporter, server):
