@@ -54,11 +54,13 @@ class TextFormat:
         for family in families:
             head = self.head(family)
             everything = family.snapshot()
-            while some := list(islice(everything, self.step(family))):
+            step = self.step(family)
+            while some := list(islice(everything, step)):
                 text = head + self.rows(family, some)
                 head = ""
                 buffer.append(text)
                 size += len(text)
+                step = min(step, _CHUNK * len(some) // len(text) + 1)
                 if size > _CHUNK:
                     yield "".join(buffer).encode("utf-8", "replace")
                     buffer, size = [], 0
@@ -66,11 +68,14 @@ class TextFormat:
         yield "".join(buffer).encode("utf-8", "replace")
 
     def step(self, family: Family) -> int:
-        """How many series of a family are rendered in one go: a histogram is many lines."""
+        """How many series of a family are rendered in one go, judged by its first: a histogram is many lines."""
         first: Any = next(iter(family.series.values()), None)
+        lines = 1
         if isinstance(first, Summary):
-            return _LINES // (len(first.quantiles) + 2) + 1
-        return _LINES // (len(first.bounds) + 3) + 1 if family.type == "histogram" and first else _LINES
+            lines = len(first.quantiles) + 2
+        elif family.type == "histogram" and first is not None:
+            lines = len(first.bounds) + 3
+        return min(_LINES // lines, _CHUNK // (lines * len(first.labels if first else "") + 1)) + 1
 
     def head(self, family: Family) -> str:
         """The comment lines of a family."""
