@@ -16,7 +16,7 @@ from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from sidecar.errors import Permanent, TooLarge
-from sidecar.events.telemetry_event_pb2 import TelemetryBatch, TelemetryEvent
+from sidecar.events.telemetry_event_pb2 import TelemetryBatch, TelemetryBatchParts, TelemetryEvent
 
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 # Beyond it a double no longer holds every integer.
@@ -116,10 +116,27 @@ def from_protobuf(data: bytes, max_events: int) -> list[WireEvent | None]:
     """
     try:
         events = TelemetryBatch.FromString(data).events
-    except DecodeError as error:
-        raise Permanent(f"not a telemetry.v1.TelemetryBatch: {error}") from None
+    except DecodeError:
+        return _parts_from_protobuf(data, max_events)
     _check_count(len(events), max_events)
     return [_event_from_protobuf(event) for event in events]
+
+
+def _parts_from_protobuf(data: bytes, max_events: int) -> list[WireEvent | None]:
+    """As `from_protobuf`, where some event is broken: text that is not UTF-8 is enough."""
+    try:
+        parts = TelemetryBatchParts.FromString(data).events
+    except DecodeError as error:
+        raise Permanent(f"not a telemetry.v1.TelemetryBatch: {error}") from None
+    _check_count(len(parts), max_events)
+    return [_event_from_part(part) for part in parts]
+
+
+def _event_from_part(part: bytes) -> WireEvent | None:
+    try:
+        return _event_from_protobuf(TelemetryEvent.FromString(part))
+    except DecodeError:
+        return None
 
 
 def _event_from_protobuf(event: TelemetryEvent) -> WireEvent:

@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$sidecar/events/telemetry_event.proto\x12\x0ctelemetry.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\">\n\x0eTelemetryBatch\x12,\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1c.telemetry.v1.TelemetryEvent\"\xa5\x02\n\x0eTelemetryEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12-\n\ttimestamp\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x10\n\x08severity\x18\x04 \x01(\t\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x12\n\nmachine_id\x18\x07 \x01(\t\x12\x12\n\naccount_id\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x12\n\nsession_id\x18\n \x01(\t\x12\x0f\n\x07message\x18\x0b \x01(\t\x12\'\n\x06\x66ields\x18\x0c \x01(\x0b\x32\x17.google.protobuf.Struct\x12\r\n\x05stack\x18\r \x01(\t\"<\n\x16TelemetryBatchResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\x12\x10\n\x08rejected\x18\x02 \x01(\x04\x32\xbb\x01\n\x15TelemetryEventService\x12L\n\x06\x45xport\x12\x1c.telemetry.v1.TelemetryBatch\x1a$.telemetry.v1.TelemetryBatchResponse\x12T\n\x0c\x45xportStream\x12\x1c.telemetry.v1.TelemetryBatch\x1a$.telemetry.v1.TelemetryBatchResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$sidecar/events/telemetry_event.proto\x12\x0ctelemetry.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\">\n\x0eTelemetryBatch\x12,\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1c.telemetry.v1.TelemetryEvent\"%\n\x13TelemetryBatchParts\x12\x0e\n\x06\x65vents\x18\x01 \x03(\x0c\"\xa5\x02\n\x0eTelemetryEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12-\n\ttimestamp\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x10\n\x08severity\x18\x04 \x01(\t\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x12\n\nmachine_id\x18\x07 \x01(\t\x12\x12\n\naccount_id\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x12\n\nsession_id\x18\n \x01(\t\x12\x0f\n\x07message\x18\x0b \x01(\t\x12\'\n\x06\x66ields\x18\x0c \x01(\x0b\x32\x17.google.protobuf.Struct\x12\r\n\x05stack\x18\r \x01(\t\"<\n\x16TelemetryBatchResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\x12\x10\n\x08rejected\x18\x02 \x01(\x04\x32\xbb\x01\n\x15TelemetryEventService\x12L\n\x06\x45xport\x12\x1c.telemetry.v1.TelemetryBatch\x1a$.telemetry.v1.TelemetryBatchResponse\x12T\n\x0c\x45xportStream\x12\x1c.telemetry.v1.TelemetryBatch\x1a$.telemetry.v1.TelemetryBatchResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TELEMETRYBATCH']._serialized_start=117
   _globals['_TELEMETRYBATCH']._serialized_end=179
-  _globals['_TELEMETRYEVENT']._serialized_start=182
-  _globals['_TELEMETRYEVENT']._serialized_end=475
-  _globals['_TELEMETRYBATCHRESPONSE']._serialized_start=477
-  _globals['_TELEMETRYBATCHRESPONSE']._serialized_end=537
-  _globals['_TELEMETRYEVENTSERVICE']._serialized_start=540
-  _globals['_TELEMETRYEVENTSERVICE']._serialized_end=727
+  _globals['_TELEMETRYBATCHPARTS']._serialized_start=181
+  _globals['_TELEMETRYBATCHPARTS']._serialized_end=218
+  _globals['_TELEMETRYEVENT']._serialized_start=221
+  _globals['_TELEMETRYEVENT']._serialized_end=514
+  _globals['_TELEMETRYBATCHRESPONSE']._serialized_start=516
+  _globals['_TELEMETRYBATCHRESPONSE']._serialized_end=576
+  _globals['_TELEMETRYEVENTSERVICE']._serialized_start=579
+  _globals['_TELEMETRYEVENTSERVICE']._serialized_end=766
 # @@protoc_insertion_point(module_scope)

@@ -16,6 +16,12 @@ class TelemetryBatch(_message.Message):
     events: _containers.RepeatedCompositeFieldContainer[TelemetryEvent]
     def __init__(self, events: _Optional[_Iterable[_Union[TelemetryEvent, _Mapping]]] = ...) -> None: ...
 
+class TelemetryBatchParts(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, events: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class TelemetryEvent(_message.Message):
     __slots__ = ("id", "timestamp", "source", "severity", "kind", "version", "machine_id", "account_id", "request_id", "session_id", "message", "fields", "stack")
     ID_FIELD_NUMBER: _ClassVar[int]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sidecar.errors import Permanent
 from sidecar.events.model import TooManyEvents, WireEvent, from_json, from_protobuf
-from sidecar.events.telemetry_event_pb2 import TelemetryBatch, TelemetryEvent
+from sidecar.events.telemetry_event_pb2 import TelemetryBatch, TelemetryBatchParts, TelemetryEvent
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 JSON_VALUES = st.recursive(
@@ -191,6 +191,22 @@ def test_protobuf_without_a_timestamp_or_with_an_impossible_one_has_none():
     assert absent is not None
     assert wrong is not None
     assert (absent.timestamp, wrong.timestamp) == (None, None)
+
+
+def test_a_broken_event_leaves_its_neighbours_in_protobuf_too():
+    """Text that is no UTF-8, or an event that ends too early; the envelope is whole."""
+    good = TelemetryEvent(message="a").SerializeToString()
+    not_utf8 = good.replace(b"a", b"\xff")
+    batch = TelemetryBatchParts(events=[good, not_utf8, good[:-1], good]).SerializeToString()
+
+    first, *broken, last = from_protobuf(batch, 100)
+
+    assert broken == [None, None]
+    assert first is not None
+    assert first.message == "a"
+    assert first == last
+    with pytest.raises(TooManyEvents):
+        from_protobuf(batch, 3)
 
 
 def test_protobuf_limits_and_damage_are_refused():
