@@ -35,22 +35,19 @@ def messages(message_type: type[Message]) -> st.SearchStrategy[Any]:
     return _messages(message_type.DESCRIPTOR, ())
 
 
-@cache
-def _messages(descriptor: Descriptor, around: tuple[str, ...]) -> st.SearchStrategy[Any]:
+@st.composite
+def _messages(draw: st.DrawFn, descriptor: Descriptor, around: tuple[str, ...]) -> Message:
     # A message within its own kind, as AnyValue, may hold itself once more, so that the tree stays small.
-    if around.count(descriptor.full_name) > 1:
-        return st.builds(GetMessageClass(descriptor))
+    deep = around.count(descriptor.full_name) > 1
+    fields = [field for field in descriptor.fields if not deep and draw(st.booleans())]
     around = (*around, descriptor.full_name)
-    return st.builds(
-        lambda fields: GetMessageClass(descriptor)(**fields),
-        st.fixed_dictionaries({}, optional={field.name: _values(field, around) for field in descriptor.fields}),
-    )
+    return GetMessageClass(descriptor)(**{field.name: draw(_values(field, around)) for field in fields})
 
 
+@cache
 def _values(field: FieldDescriptor, around: tuple[str, ...]) -> st.SearchStrategy[Any]:
     if field.message_type is not None:
-        # Deferred, for there are more paths through the schema than a test takes.
-        one = st.deferred(lambda: _messages(field.message_type, around))
+        one = _messages(field.message_type, around)
     elif field.enum_type is not None:
         one = st.sampled_from([value.number for value in field.enum_type.values]) | _integers(32, signed=True)
     elif field.type in _SCALARS:

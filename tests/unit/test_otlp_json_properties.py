@@ -5,13 +5,15 @@ import json
 
 import pytest
 from google.protobuf import json_format
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.otlp_strategies import requests
 
 from sidecar import SCHEMAS, Permanent, Signal
 from sidecar.net import otlp_json
 
+# Requests are large, and each field has an example of its own elsewhere.
+FEW = settings(max_examples=25)
 SIGNALS = pytest.mark.parametrize("signal", list(Signal))
 
 
@@ -42,6 +44,7 @@ def test_json_and_back_is_the_same(signal, data):
 
 
 @SIGNALS
+@FEW
 @given(data=st.data())
 def test_protobufs_own_reader_understands_what_is_written(signal, data):
     """Except the ids, OTLP/JSON is ProtoJSON."""
@@ -51,6 +54,7 @@ def test_protobufs_own_reader_understands_what_is_written(signal, data):
 
 
 @SIGNALS
+@FEW
 @given(data=st.data(), names=st.booleans(), indent=st.sampled_from([None, 2]))
 def test_what_protobufs_own_writer_writes_is_understood(signal, data, names, indent):
     """With enum names, base64 bytes, and keys as in JSON or as in the schema."""
@@ -68,6 +72,7 @@ ANY_JSON = st.recursive(
 
 
 @SIGNALS
+@FEW
 @given(data=st.data())
 def test_a_wrong_value_anywhere_is_refused_or_mended(signal, data):
     """Whatever stands in whatever place, the answer is protobuf that decodes, or Permanent."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from sidecar.batch import Batch, BatchContext
 from sidecar.errors import Permanent
 from sidecar.net.salvage.repair import MALFORMED, TOO_DEEP, WRONG_TYPE, Repair, Unmendable
 from sidecar.net.salvage.rules import Check
@@ -44,7 +45,7 @@ def receive(signal: Signal, data: bytes) -> Received:
     The one door for every receiver of OTLP, also for JSON once it is protobuf (`otlp_json.decode`).
 
     Raises:
-        Permanent: not such a request: cut off, broken around its items, or without one that could be kept.
+        Permanent: not such a request: cut off, broken around its items, or without one that could be decoded.
     """
     request = SCHEMAS[signal].request
     repair = Repair(signal)
@@ -54,8 +55,7 @@ def receive(signal: Signal, data: bytes) -> Received:
             data = repair.move_old_scopes(data)
             message = request.FromString(data)
     except (DecodeError, Unmendable) as error:
-        data = _mend(signal, data, repair, str(error))
-        message = request.FromString(data)
+        data, message = _mend(signal, data, repair, str(error))
     check = Check()
     changed = check.run(signal, message)
     reasons = repair.rejected + check.rejected
@@ -74,14 +74,16 @@ def _has_resource_without_scopes(signal: Signal, message: ExportRequest) -> bool
     return not all(getattr(resource, schema.scopes) for resource in getattr(message, schema.resources))
 
 
-def _mend(signal: Signal, data: bytes, repair: Repair, problem: str) -> bytes:
+def _mend(signal: Signal, data: bytes, repair: Repair, problem: str) -> tuple[bytes, ExportRequest]:
+    refusal = Permanent(f"not an OTLP {signal.value} request: {problem}")
     try:
-        mended = repair.mend(repair.move_old_scopes(data))
+        data = repair.mend(repair.move_old_scopes(data))
     except Unmendable:
-        mended = b""
-    if not mended:
-        raise Permanent(f"not an OTLP {signal.value} request: {problem}")
-    return mended
+        raise refusal from None
+    message = SCHEMAS[signal].request.FromString(data)
+    if repair.rejected and not len(Batch(signal, message=message, context=BatchContext())):
+        raise refusal
+    return data, message
 
 
 _ITEM_NAMES: Final = {Signal.TRACES: "span", Signal.LOGS: "log record", Signal.METRICS: "data point"}

@@ -111,6 +111,9 @@ class Repair:
     def _envelope(self, descriptor: Descriptor, data: bytes, outer: tuple[bytes, ...]) -> bytes:
         """Mend a message that holds items, somewhere below. `outer`: the tags of the messages around it."""
         fields = self._frames(data)
+        schema = _schema(descriptor)
+        if any(field.number in schema and field.kind not in schema[field.number].kinds for field in fields):
+            raise Unmendable(WRONG_TYPE)
         kept = []
         runs = [(0, len(fields))]
         while runs:

@@ -42,7 +42,12 @@ class Check:
         check = {Signal.TRACES: self._spans, Signal.LOGS: self._log_records, Signal.METRICS: self._metrics}[signal]
         for resource in getattr(message, schema.resources):
             for scope in getattr(resource, schema.scopes):
-                check(getattr(scope, schema.records))
+                records = getattr(scope, schema.records)
+                # Records of another signal may decode, and then say nothing: field numbers overlap. A request that went
+                # astray did so as a whole, so that one look tells.
+                if records and _is_foreign(records[0]):
+                    self._reject(records, records, lambda record: WRONG_TYPE if _is_foreign(record) else "")
+                check(records)
         return bool(self.rejected or self.repaired)
 
     def _reject(self, items: Any, suspects: Iterable[Any], problem: Callable[[Any], str]) -> None:
@@ -74,8 +79,7 @@ class Check:
 
     def _span_problem(self, span: Any) -> str:
         if not _is_trace_id(span.trace_id) or not _is_span_id(span.span_id):
-            # Log records and metrics parse as spans without ids: field numbers overlap.
-            return WRONG_TYPE if _is_foreign(span) else "span_id" if _is_trace_id(span.trace_id) else "trace_id"
+            return "span_id" if _is_trace_id(span.trace_id) else "trace_id"
         if span.parent_span_id and not _is_span_id(span.parent_span_id):
             if span.parent_span_id != _NO_SPAN_ID:
                 return "parent_span_id"
@@ -88,9 +92,6 @@ class Check:
     # --- logs ---------------------------------------------------------------------------------------------------------
 
     def _log_records(self, records: Any) -> None:
-        # Spans and metrics parse as empty log records. A request that went astray did so as a whole: one look tells.
-        if records and _is_foreign(records[0]):
-            self._reject(records, records, lambda record: WRONG_TYPE if _is_foreign(record) else "")
         for record in records:
             trace_id, span_id = record.trace_id, record.span_id
             if (trace_id and (len(trace_id) != _TRACE_ID_SIZE or trace_id == _NO_TRACE_ID)) or (
@@ -123,12 +124,7 @@ class Check:
                 empty.append(metric)
             else:
                 checks[kind](getattr(metric, kind).data_points)
-        for metric in empty:
-            if _is_foreign(metric):
-                self.rejected[WRONG_TYPE] += 1
-            else:
-                self.repaired["metric"] += 1  # it holds no items that could be rejected
-        _take_out(metrics, empty)
+        self._drop("metric", metrics, empty)  # which hold no items that could be rejected
 
     def _numbers(self, points: Any) -> None:
         suspects = [
@@ -188,7 +184,7 @@ class Check:
             self._clear_bad_ids(exemplar)
 
     def _drop(self, what: str, parts: Any, doomed: list[Any]) -> None:
-        """Take out parts of an item that is kept."""
+        """Take out what is not an item."""
         if doomed:
             self.repaired[what] += len(doomed)
             _take_out(parts, doomed)
