@@ -210,6 +210,8 @@ def _intake_rules(settings: PrometheusSettings, rules: LabelRules) -> IntakeRule
         rules,
         promote=settings.promoted(),
         describe=settings.target_info_attributes.selection() if settings.target_info_enabled else None,
+        job_label=settings.identity_labels.job,
+        instance_label=settings.identity_labels.instance,
         scope_labels=settings.scope_info_enabled and not settings.without_scope_info,
         grid=Grid(settings.exponential_histograms.min_exponent, settings.exponential_histograms.max_exponent),
     )

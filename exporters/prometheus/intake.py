@@ -116,6 +116,7 @@ class IntakeRules:
         labels: make labels.
         promote: chooses the resource attributes that every series carries.
         describe: chooses the resource attributes that `target_info` carries; None: there is no such series.
+        job_label, instance_label: the labels that say whose a series is; "" for none.
         scope_labels: whether series carry `otel_scope_…`.
         grid: the bounds on which the text formats show exponential histograms.
     """
@@ -123,6 +124,8 @@ class IntakeRules:
     labels: LabelRules
     promote: Selection
     describe: Selection | None
+    job_label: str = "job"
+    instance_label: str = "instance"
     scope_labels: bool = True
     grid: Grid = DEFAULT_GRID
 
@@ -187,7 +190,9 @@ class Intake:
             if self.rules.scope_labels:
                 decoded = scope_of(scope)
                 pairs = scope_pairs(decoded.name, decoded.version, schema_url, decoded.attributes)
-            labels = resource_labels(resource_of(resource).attributes, self.rules.promote)
+            labels = resource_labels(
+                resource_of(resource).attributes, self.rules.promote, self.rules.job_label, self.rules.instance_label
+            )
             source = Source(resource, labels, pairs, self._target(labels))
             self._remember()
             self._sources[key] = source
@@ -318,7 +323,7 @@ class Intake:
     def _remember(self) -> None:
         """Bound the memory of what was met: it is only a shortcut, and starts anew when there is too much of it."""
         self._remembered += 1
-        if self._remembered > 2 * self.store.limits.max_series + 10_000:
+        if self._remembered > 2 * self.store.limits.max_series + 1000:
             self._sources.clear()
             self._remembered = 0
 

@@ -175,18 +175,25 @@ class ResourceLabels:
     described: Pairs
 
 
-def resource_labels(attributes: Iterable[Any], promote: Selection) -> ResourceLabels:
+def resource_labels(attributes: Iterable[Any], promote: Selection, job: str, instance: str) -> ResourceLabels:
     """Specification, "Resource attributes": job from service.namespace and service.name, instance from its id.
 
     `instance` is written even when it is empty: without it the scraper would put the address of this process there.
+
+    Args:
+        attributes: of the resource.
+        promote: chooses those that its series carry.
+        job: the name of the label; "" for none.
+        instance: as `job`.
     """
     pairs = attribute_pairs(attributes)
     known = dict(pairs)
     identity = {}
-    if service := known.get("service.name"):
+    if job and (service := known.get("service.name")):
         namespace = known.get("service.namespace")
-        identity["job"] = f"{namespace}/{service}" if namespace else service
-    identity["instance"] = known.get("service.instance.id", "")
+        identity[job] = f"{namespace}/{service}" if namespace else service
+    if instance:
+        identity[instance] = known.get("service.instance.id", "")
     return ResourceLabels(
         identity=identity,
         promoted=[pair for pair in pairs if promote(pair[0])],

@@ -38,6 +38,17 @@ class ResourceConversionSettings(Settings):
     exclude_service_attributes: bool = False
 
 
+class IdentityLabelSettings(Settings):
+    """The labels that say whose a series is; an empty name leaves the label out."""
+
+    job: str = "job"
+    instance: str = "instance"
+
+    def __post_init__(self) -> None:
+        for name in ("job", "instance"):
+            _check_label(getattr(self, name) or name, name)
+
+
 class ExponentialSettings(Settings):
     """The text formats' bounds for exponential histograms: the powers of two from one exponent to another."""
 
@@ -78,6 +89,11 @@ class SpanMetricSettings(Settings):
 
     def __post_init__(self) -> None:
         _check_buckets(self.buckets)
+
+
+def _check_label(name: str, *path: str) -> None:
+    if not LEGAL_LABEL.fullmatch(name) or name.startswith("__"):
+        raise SettingError(f"{name!r} is not a label name; write letters, digits and _", *path)
 
 
 def _check_buckets(buckets: tuple[Duration, ...]) -> None:
@@ -125,6 +141,7 @@ class PrometheusSettings(HttpServerSettings):
     distinct_label_values: bool = False
     resource_constant_labels: AttributeSelection = AttributeSelection()
     resource_to_telemetry_conversion: ResourceConversionSettings | None = None
+    identity_labels: IdentityLabelSettings = IdentityLabelSettings()
     without_scope_info: bool = False
     scope_info_enabled: bool = True
     target_info_enabled: bool = True
@@ -139,8 +156,7 @@ class PrometheusSettings(HttpServerSettings):
         if not self.path.startswith("/"):
             raise SettingError(f"{self.path!r} is not a path; write for example /metrics", "path")
         for name in self.const_labels:
-            if not LEGAL_LABEL.fullmatch(name) or name.startswith("__"):
-                raise SettingError(f"{name!r} is not a label name; write letters, digits and _", "const_labels", name)
+            _check_label(name, "const_labels", name)
 
     def strategy(self) -> Strategy:
         """The translation strategy, the deprecated setting included."""

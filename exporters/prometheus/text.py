@@ -243,7 +243,7 @@ class OpenMetricsFormat(TextFormat):
         """The `_created` line, where asked for."""
         if not self.options.created or not one.start:
             return ""
-        return f"{_sample(f'{family.base}_created', one.labels)} {seconds_text(one.start)}\n"
+        return f"{_sample(f'{family.base}_created', one.labels)} {seconds_text(one.start)}{self.stamp(one)}\n"
 
 
 def _metric_name(name: str) -> str:
