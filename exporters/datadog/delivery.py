@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import zstandard
 
@@ -14,7 +14,9 @@ from sidecar.net.compress import CODINGS
 
 Compression: TypeAlias = Literal["gzip", "zstd", "none"]
 
-NO_ITEM: Final = -1
+# A log, a span or a series in a body: the position of its item in the batch, counted over all resources and scopes, or
+# the positions of those that went into it: none, where it stands beside the unit that settles the item.
+Unit: TypeAlias = int | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one request is to carry: not compressed yet, with the position of each unit's item in the batch."""
+    """What one request is to carry, not compressed yet, and its units in their order."""
 
     data: bytes
-    units: Sequence[int]
+    units: Sequence[Unit]
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,14 +59,13 @@ class Request:
     """The body of one HTTP request, compressed, ready to be sent and to be sent again.
 
     Attributes:
-        units: for each unit of the body (a log, a span, a series) the position of its item in the batch, counted
-            over all resources and scopes; `NO_ITEM` for a unit beside the main one of its item.
+        units: what the body holds, in its order.
         headers: those of this request alone.
     """
 
     route: Route
     body: bytes
-    units: Sequence[int]
+    units: Sequence[Unit]
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -75,9 +76,12 @@ class Request:
         return cls(route, coding(body.data) if coding else body.data, body.units, headers)
 
     @property
-    def items(self) -> int:
-        """The number of items that are settled with this request."""
-        return len(self.units) - self.units.count(NO_ITEM)
+    def positions(self) -> list[int]:
+        """The positions of the items that are settled with this request."""
+        found: list[int] = []
+        for unit in self.units:
+            found += (unit,) if isinstance(unit, int) else unit
+        return found
 
     def halves(self) -> list[Request]:
         """Two requests that together are this one; empty when there is nothing to divide."""
@@ -104,7 +108,7 @@ class Unsent(Batch):
     def __init__(self, origin: Batch, requests: Iterable[Request]) -> None:
         self.requests = list(requests)
         self.origin = origin.forget_message()
-        left = {unit for request in self.requests for unit in request.units if unit != NO_ITEM}
+        left = {position for request in self.requests for position in request.positions}
         super().__init__(
             origin.signal,
             context=origin.context,

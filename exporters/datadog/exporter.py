@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
-from typing import ClassVar, Final
+from typing import Final
 
 from exporters.datadog.channel_logs import LogsChannel
+from exporters.datadog.channel_metrics import MetricsChannel
 from exporters.datadog.channel_traces import TracesChannel
 from exporters.datadog.courier import Courier
 from exporters.datadog.delivery import Request, Unsent
+from exporters.datadog.dogstatsd import DogStatsD
 from exporters.datadog.intake import Intake
 from exporters.datadog.resource import Origins
-from exporters.datadog.settings import Account, DatadogSettings, defaults_of
+from exporters.datadog.settings import Account, DatadogSettings, defaults_of, dogstatsd_url_of
 from sidecar import Batch, Context, Exporter, Permanent, Retryable, Signal, TooLarge
 
 # The attempt must end by itself: one that is cut off can't say what it has delivered.
@@ -22,8 +24,6 @@ _OWN_SHARE: Final = 0.9
 
 class DatadogExporter(Exporter[DatadogSettings]):
     """Logs, traces and metrics to their intakes; fatal logs raise Events, and spans are counted for APM."""
-
-    signals: ClassVar[frozenset[Signal]] = frozenset({Signal.LOGS, Signal.TRACES})
 
     def __init__(self, settings: DatadogSettings, context: Context) -> None:
         super().__init__(settings, context)
@@ -35,14 +35,20 @@ class DatadogExporter(Exporter[DatadogSettings]):
         self._stats = Courier("stats", self._intake, context)
         logs = LogsChannel(settings, account, origins, self._events, context)
         self._traces = TracesChannel(settings, account, origins, defaults, self._stats, context)
+        url = dogstatsd_url_of(settings)
+        self._dogstatsd = DogStatsD(url) if url else None
+        metrics = MetricsChannel(settings, account, origins, context, self._dogstatsd)
         self._requests: dict[Signal, Callable[[Batch], Iterable[Request]]] = {
             Signal.LOGS: logs.requests,
             Signal.TRACES: self._traces.requests,
+            Signal.METRICS: metrics.requests,
         }
 
     async def start(self) -> None:
         """Be ready to send."""
         await self._intake.open()
+        if self._dogstatsd:
+            await self._dogstatsd.open()
         self._events.start()
         self._stats.start()
         self._traces.start()
@@ -52,6 +58,8 @@ class DatadogExporter(Exporter[DatadogSettings]):
         self._traces.stop()
         await asyncio.gather(self._events.stop(), self._stats.stop())
         await self._intake.close()
+        if self._dogstatsd:
+            self._dogstatsd.close()
 
     async def export(self, batch: Batch) -> None:
         """Deliver a batch, or what remains of it.
@@ -67,13 +75,14 @@ class DatadogExporter(Exporter[DatadogSettings]):
 
     async def _deliver(self, batch: Batch, requests: Iterable[Request]) -> None:
         loop = asyncio.get_running_loop()
+        sender = self._dogstatsd if self._dogstatsd and batch.signal is Signal.METRICS else self._intake
         deadline = loop.time() + _OWN_SHARE * self.settings.timeout
         waiting = iter(requests)
         delivered = False
         refused: list[tuple[Request, Permanent]] = []
         while (request := next(waiting, None)) is not None:
             try:
-                await self._intake.send(request, deadline - loop.time())
+                await sender.send(request, deadline - loop.time())
                 delivered = True
             except Retryable as error:
                 self._count(batch, refused)
@@ -92,5 +101,6 @@ class DatadogExporter(Exporter[DatadogSettings]):
 
     def _count(self, batch: Batch, refused: list[tuple[Request, Permanent]]) -> None:
         for request, error in refused:
-            self.context.logger.error("%d items dropped: %s", request.items, error)
-            self.context.dropped(batch.signal, error.reason, request.items)
+            items = len(request.positions)
+            self.context.logger.error("%d items dropped: %s", items, error)
+            self.context.dropped(batch.signal, error.reason, items)

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from config.settings import Ignored
 from exporters.datadog.delivery import Compression
+from exporters.datadog.deltas import InitialValue
 from exporters.datadog.resource import Defaults
 from sidecar import DeliverySettings, Duration, Rate, Secret, SettingError, Settings, Url
 
@@ -80,6 +81,54 @@ class TracesSettings(Settings):
                 raise SettingError(str(error), "agent_url") from None
 
 
+class HistogramSettings(Settings):
+    """What histograms become: sketches, a count for each bucket, or nothing but `.count`, `.sum`, `.min` and `.max`."""
+
+    mode: Literal["distributions", "counters", "nobuckets"] = "distributions"
+    send_aggregation_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode == "nobuckets" and not self.send_aggregation_metrics:
+            raise SettingError(
+                "without buckets and without aggregations nothing would be left; add send_aggregation_metrics: true",
+                "mode",
+            )
+
+
+class SumSettings(Settings):
+    """What cumulative sums become: counts of what was added, or gauges of the value as it is."""
+
+    cumulative_monotonic_mode: Literal["to_delta", "raw_value"] = "to_delta"
+    initial_cumulative_monotonic_value: InitialValue = "auto"
+
+
+class SummarySettings(Settings):
+    """Whether the quantiles of summaries are sent, as gauges."""
+
+    mode: Literal["gauges", "noquantiles"] = "gauges"
+
+
+class MetricsSettings(Settings):
+    """Where metrics go, and what they become.
+
+    `dogstatsd_url` (`udp://localhost:8125`, `unix:///var/run/datadog/dsd.socket`; default DD_DOGSTATSD_URL, "" for
+    none) sends them to an Agent instead. `delta_ttl`: for how long a cumulative series is remembered after a point.
+    """
+
+    endpoint: Url | None = None
+    dogstatsd_url: str | None = None
+    histograms: HistogramSettings = HistogramSettings()
+    sums: SumSettings = SumSettings()
+    summaries: SummarySettings = SummarySettings()
+    delta_ttl: Duration = Duration(3600)
+    resource_attributes_as_tags: bool = False
+    instrumentation_scope_metadata_as_tags: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dogstatsd_url:
+            _check_dogstatsd_url(self.dogstatsd_url, "dogstatsd_url")
+
+
 class EventsSettings(Settings):
     """Which logs raise a Datadog Event too. `aggregation`: of events that are alike, one in so long a time is sent."""
 
@@ -106,6 +155,7 @@ class DatadogSettings(DeliverySettings):
     host_metadata: Ignored = None
     logs: LogsSettings = LogsSettings()
     traces: TracesSettings = TracesSettings()
+    metrics: MetricsSettings = MetricsSettings()
     events: EventsSettings = EventsSettings()
 
 
@@ -152,8 +202,29 @@ def defaults_of(settings: DatadogSettings, environment: Mapping[str, str] = os.e
         env=settings.env or environment.get("DD_ENV", ""),
         service=environment.get("DD_SERVICE", ""),
         version=environment.get("DD_VERSION", ""),
-        tag_patterns=settings.resource_attributes_as_tags,
+        tag_patterns=("*",) if settings.metrics.resource_attributes_as_tags else settings.resource_attributes_as_tags,
     )
+
+
+def dogstatsd_url_of(settings: DatadogSettings, environment: Mapping[str, str] = os.environ) -> str:
+    """Where metrics go as DogStatsD: of the settings, else of the environment; "" where they go to the intake.
+
+    Raises:
+        SettingError: DD_DOGSTATSD_URL is no such address.
+    """
+    url = settings.metrics.dogstatsd_url
+    if url is None:
+        url = environment.get("DD_DOGSTATSD_URL", "").strip()
+        if url:
+            _check_dogstatsd_url(url, "metrics", "dogstatsd_url")
+    return url
+
+
+def _check_dogstatsd_url(url: str, *path: str) -> None:
+    if re.fullmatch(r"udp://[^/]+|unix://.+", url) is None:
+        raise SettingError(
+            f"{url!r} is no address for DogStatsD; write for example udp://localhost:8125 or unix:///path", *path
+        )
 
 
 def _check_site(site: str) -> None:

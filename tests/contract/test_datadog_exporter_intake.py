@@ -176,16 +176,18 @@ async def test_an_unreachable_intake_is_retryable(bench):
 
 async def test_a_slow_intake_ends_the_attempt_in_time(intake, bench):
     """The attempt ends before the runtime's own timeout, so that it can say what it has delivered."""
-    exporter = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\ntimeout: 300ms\nlogs: {{endpoint: '{intake.url}'}}\n")
+    exporter = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\ntimeout: 2s\nlogs: {{endpoint: '{intake.url}'}}\n")
     await exporter.start()
     intake.script(status=202, accept=True)
-    intake.script(delay=5)
-    async with asyncio.timeout(0.3):
-        with pytest.raises(Retryable) as failure:
-            await exporter.export(otlp.logs(1200))
+    intake.script(delay=30)
+    try:
+        async with asyncio.timeout(2):
+            with pytest.raises(Retryable) as failure:
+                await exporter.export(otlp.logs(1200))
+    finally:
+        await exporter.stop()
     assert failure.value.reason == "timeout"
     assert len(failure.value.remaining) == 200
-    await exporter.stop()
 
 
 async def test_a_fatal_log_raises_an_event_beside_it(exporter, intake):

@@ -15,17 +15,22 @@ import orjson
 import zstandard
 from aiohttp import web
 from google.protobuf.message import DecodeError
-from support.datadog_wire import AgentPayload
+from support.datadog_wire import AgentPayload, SketchPayload
 
 LOGS = "/api/v2/logs"
 EVENTS = "/api/v1/events"
 TRACES = "/api/v0.2/traces"
 STATS = "/api/v0.2/stats"
+SERIES = "/api/v2/series"
+SKETCHES = "/api/beta/sketches"
+CHECKS = "/api/v1/check_run"
 
 MAX_LOGS_BODY = 5_000_000
 MAX_LOGS = 1000
 MAX_LOG = 1_000_000
 MAX_TRACES_BODY = 3_200_000
+MAX_SERIES_RAW = 512_000
+MAX_SERIES_BODY = 5_242_880
 
 
 @dataclass
@@ -75,6 +80,7 @@ class DatadogIntake:
         logs, events: what was accepted with a 202, in order.
         traces: AgentPayload messages; `spans`: (TracerPayload, TraceChunk, Span) of all of them.
         stats: StatsPayloads as dicts.
+        series: series as dicts; `sketches`: Sketch messages; `checks`: service checks as dicts.
         requests: all requests, refused ones too.
     """
 
@@ -84,6 +90,9 @@ class DatadogIntake:
         self.events: list[dict[str, Any]] = []
         self.traces: list[Any] = []
         self.stats: list[dict[str, Any]] = []
+        self.series: list[dict[str, Any]] = []
+        self.sketches: list[Any] = []
+        self.checks: list[dict[str, Any]] = []
         self.requests: list[Received] = []
         self._faults: list[Fault] = []
         self._changed = asyncio.Condition()
@@ -93,6 +102,9 @@ class DatadogIntake:
             EVENTS: self._take_event,
             TRACES: self._take_traces,
             STATS: self._take_stats,
+            SERIES: self._take_series,
+            SKETCHES: self._take_sketches,
+            CHECKS: self._take_checks,
         }
         self.url = ""
 
@@ -244,6 +256,42 @@ class DatadogIntake:
         except msgspec.DecodeError:
             return 400
         return 202
+
+    def _take_series(self, received: Received) -> int:
+        if len(received.raw) > MAX_SERIES_RAW or len(received.body) > MAX_SERIES_BODY:
+            return 413
+        payload = _json(received.body)
+        if not isinstance(payload, dict) or not all(map(_is_series, payload.get("series", [None]))):
+            return 400
+        self.series += payload["series"]
+        return 202
+
+    def _take_sketches(self, received: Received) -> int:
+        if "dd-agent-payload" not in received.headers:
+            return 400
+        try:
+            self.sketches += SketchPayload.FromString(received.body).sketches
+        except DecodeError:
+            return 400
+        return 202
+
+    def _take_checks(self, received: Received) -> int:
+        checks = _json(received.body)
+        required = {"check", "host_name", "status", "tags"}
+        if not isinstance(checks, list) or not all(required <= check.keys() for check in checks):
+            return 400
+        self.checks += checks
+        return 202
+
+
+def _is_series(series: Any) -> bool:
+    points = series["points"] if isinstance(series, dict) else []
+    return (
+        bool(points)
+        and isinstance(series.get("metric"), str)
+        and series.get("type") in {0, 1, 2, 3}
+        and all(isinstance(one["timestamp"], int) and isinstance(one["value"], int | float) for one in points)
+    )
 
 
 def _json(body: bytes) -> Any:
