@@ -11,3 +11,13 @@ elif [ ! node/node_modules/.package-lock.json -nt node/package-lock.json ]; then
   npm ci --prefix node --ignore-scripts --no-audit --no-fund --loglevel=error ||
     echo "npm could not install: the tests with Node and with a browser are skipped"
 fi
+
+# A browser.
+if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; then
+  :
+elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >/dev/null ||
+    echo "Chromium could not be installed: the tests with a browser are skipped"
+else
+  echo "Chromium is not there: the tests with a browser are skipped"
+fi

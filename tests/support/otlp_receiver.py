@@ -100,7 +100,7 @@ def data_of(signal, count=1, **settings):
 
 
 def items(server, signal):
-    """The spans, metrics or log records that have arrived."""
+    """The spans, metrics or log records that have arrived at a server, or on a bench."""
     name = SCHEMAS[signal].records
     return [item for batch in server.sink.of(signal) for scope in batch.scopes() for item in getattr(scope, name)]
 
