@@ -39,11 +39,21 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Take bytes in. Where a request is awaited and they don't complete its head, the clock runs."""
         super().data_received(data)
-        waiter = self._waiter
-        if waiter is None or waiter.done():
+        if not self._awaits_request:
             self.head_since = 0.0
         elif not self.head_since and data:
             self.head_since = self._loop.time()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request of which nothing has come yet."""
+        return self._awaits_request and not self.head_since
+
+    @property
+    def _awaits_request(self) -> bool:
+        # Without a waiter a request is being served, or the connection is so new that its task has not begun.
+        waiter = self._waiter
+        return not self._request_count if waiter is None else not waiter.done()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End. The library goes on reading what a refused client sends, also when nothing can come any more."""
@@ -51,11 +61,6 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
         if task is not None and not self._request_in_progress:
             task.cancel()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it waits for a request of which nothing has come yet."""
-        return self._waiter is not None and not self._waiter.done() and not self.head_since
 
     def handle_error(
         self,
