@@ -79,7 +79,11 @@ class Conversion:
             group = request.resource_logs.add(resource=resource)
             records = group.scope_logs.add().log_records
             for event in events:
-                _write_record(records.add(), event, self._received_at)
+                record = records.add()
+                _write_record(record, event, self._received_at)
+                if record.trace_id and not record.span_id and self._rules.makes_span(event):
+                    # The record belongs to the span that is made of the same event, where it named no other.
+                    record.span_id = span_id_of_event(event.id)
         return request
 
     def traces(self) -> ExportTraceServiceRequest:

@@ -90,7 +90,7 @@ def test_vector_of_the_event_with_a_request():
     record, _ = record_of(event)
     (span,) = spans_of(event)
 
-    assert (record.trace_id, record.span_id) == (REQUEST_TRACE, b"")
+    assert (record.trace_id, record.span_id) == (REQUEST_TRACE, span.span_id)
     assert plain(record.attributes)["request.id"] == "req_abc"
     assert (span.name, span.trace_id, span.span_id, span.parent_span_id) == (
         "backend_crash",
