@@ -188,13 +188,13 @@ class Rate(float):
 
 
 class Endpoint(str):
-    """Where a component listens: `host:port`, `:port` (localhost) or `unix:///path`.
+    """Where a component listens: `host:port`, `:port` (localhost), `unix:///path` or, as the Collector has it, `/path`.
 
     Two endpoints that mean the same address are equal: components that name the same one share its listener.
     """
 
     __slots__ = ("host", "path", "port")
-    pattern: ClassVar[str] = r"^(unix:.+|[^\s/@]*:[0-9]{1,5})$"
+    pattern: ClassVar[str] = r"^(unix:.+|/.+|[^\s/@]*:[0-9]{1,5})$"
     form: ClassVar[str] = "an address such as localhost:4318, 0.0.0.0:4318 or unix:///run/sidecar/otlp.sock"
     host: str
     port: int
@@ -219,6 +219,8 @@ class Endpoint(str):
 
 def _split_endpoint(text: str) -> tuple[str, int, str | None]:
     right = f"write {Endpoint.form}"
+    if text.startswith("/"):
+        return "", 0, text
     if text.startswith("unix:"):
         path = text.removeprefix("unix:").removeprefix("//")
         if not path:

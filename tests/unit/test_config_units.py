@@ -132,6 +132,7 @@ def test_endpoints_have_parts():
     """An endpoint knows its host, port or path."""
     assert (Endpoint("[::1]:80").host, Endpoint("[::1]:80").port) == ("::1", 80)
     assert Endpoint("unix:///run/a.sock").path == "/run/a.sock"
+    assert Endpoint("/run/a.sock") == Endpoint("unix:///run/a.sock")
 
 
 @pytest.mark.parametrize("value", [Duration("1m30s"), Size("64KiB"), Ratio("25%"), Rate("5/s")])
