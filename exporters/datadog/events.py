@@ -1,4 +1,4 @@
-"""Datadog Events: the alarm beside the log of a fatal record."""
+"""Datadog's events and service checks: those that logs give rise to, and those that came as DogStatsD."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any, Final
 
 import orjson
 
-from exporters.datadog.logs import MAX_AGE_NS
 from exporters.datadog.resource import Origin, tag
 from exporters.datadog.values import text
+from sidecar.events import datadog_keys as keys
 
 MAX_TITLE: Final = 500
 MAX_TEXT: Final = 4000
+MAX_KEY: Final = 100
+MAX_EVENT_AGE_NS: Final = 18 * 3600 * 10**9
+MAX_CHECK_AGE_NS: Final = 600 * 10**9
 _MAX_KEYS: Final = 10_000
 
 _ALERT_TYPES: Final = {
@@ -26,6 +29,8 @@ _ALERT_TYPES: Final = {
     "fatal": "error",
     "emergency": "error",
 }
+_CHECK_STATUSES: Final = (0, 1, 2, 3)
+_UNKNOWN_CHECK: Final = 3
 _STACK: Final = "error.stack"
 _OPEN, _CLOSE = "%%% \n", "\n %%%"  # what lies between is read as Markdown
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -57,10 +62,45 @@ def event_of(origin: Origin, members: Mapping[str, Any]) -> dict[str, Any]:
     return event
 
 
-def date_of(members: Mapping[str, Any], now_ns: int) -> int | None:
+def sent_event_of(members: Mapping[str, Any]) -> dict[str, Any]:
+    """An event that a DogStatsD client has sent.
+
+    Args:
+        members: the log that its record would be.
+    """
+    message = text(members["message"])
+    event: dict[str, Any] = {
+        "title": _shorten(text(members.get(keys.EVENT_TITLE) or message.partition("\n")[0]), MAX_TITLE),
+        "text": _shorten(message, MAX_TEXT),
+        "alert_type": text(members.get(keys.EVENT_ALERT_TYPE) or "info"),
+        "priority": text(members.get(keys.EVENT_PRIORITY) or "normal"),
+        "tags": _tags(members),
+    }
+    if key := members.get(keys.EVENT_AGGREGATION_KEY):
+        event["aggregation_key"] = text(key)[:MAX_KEY]
+    if source := members.get(keys.EVENT_SOURCE_TYPE):
+        event["source_type_name"] = text(source)
+    if members.get("hostname"):
+        event["host"] = members["hostname"]
+    return event
+
+
+def sent_check_of(members: Mapping[str, Any]) -> dict[str, Any]:
+    """A service check that a DogStatsD client has sent. As `sent_event_of`."""
+    status = members.get(keys.CHECK_STATUS)
+    return {
+        "check": text(members.get(keys.CHECK_NAME) or "unnamed"),
+        "host_name": members.get("hostname", ""),
+        "status": status if status in _CHECK_STATUSES else _UNKNOWN_CHECK,
+        "tags": _tags(members),
+        "message": text(members["message"]),
+    }
+
+
+def date_of(members: Mapping[str, Any], now_ns: int, max_age_ns: int = MAX_EVENT_AGE_NS) -> int | None:
     """When it happened, in Unix seconds; None where that is too long ago for the intake."""
     happened = int(members.get("otel.timestamp") or now_ns)
-    return happened // 10**9 if happened >= now_ns - MAX_AGE_NS else None
+    return happened // 10**9 if happened >= now_ns - max_age_ns else None
 
 
 def encode(event: Mapping[str, Any], left_out: int = 0) -> bytes:
@@ -75,6 +115,10 @@ def encode(event: Mapping[str, Any], left_out: int = 0) -> bytes:
     note = f"({left_out} more like this one since the last event.)\n\n"
     inner = event["text"].removeprefix(_OPEN)
     return orjson.dumps({**event, "text": _OPEN + note + inner})
+
+
+def _tags(members: Mapping[str, Any]) -> list[str]:
+    return [one for one in text(members.get("ddtags", "")).split(",") if one]
 
 
 def _body(message: str, stack: str, trace: str) -> str:

@@ -79,7 +79,7 @@ class LogEncoder:
     Args:
         origins: what is known of resources.
         alert_statuses, on_alert: records with such a status are logs, and are shown to `on_alert` too.
-        diverted_kinds, on_diverted: records with such an event name are given to `on_diverted` instead.
+        diverted_kinds: records with such an event name are no logs.
         on_late: is called for each record that is too old for the intake. It is dated by its arrival there, is marked,
             and keeps its own time in `otel.timestamp`.
     """
@@ -91,25 +91,24 @@ class LogEncoder:
         alert_statuses: frozenset[str] = frozenset(),
         on_alert: Callable[[Origin, Mapping[str, Any]], None] = lambda _origin, _members: None,
         diverted_kinds: frozenset[str] = frozenset(),
-        on_diverted: Callable[[Diverted], None] = lambda _diverted: None,
         on_late: Callable[[], None] = lambda: None,
     ) -> None:
         self._origins = origins
         self._alert_statuses = alert_statuses
         self._on_alert = on_alert
         self._diverted_kinds = diverted_kinds
-        self._on_diverted = on_diverted
         self._on_late = on_late
         self._severities = Severities()
         self._plain: set[str] = set()
         self._second = ""
         self._second_text = ""
 
-    def encode(self, message: Any, *, local: bool, now_ns: int) -> Iterator[Body]:
+    def encode(self, message: Any, diverted: list[Diverted], *, local: bool, now_ns: int) -> Iterator[Body]:
         """The bodies that carry an ExportLogsServiceRequest, each within the intake's limits.
 
         Args:
             message: the request. Not changed.
+            diverted: gets the records that are no logs.
             local: whether it was sent from this host.
             now_ns: Unix time in nanoseconds.
         """
@@ -118,7 +117,7 @@ class LogEncoder:
         size = 2
         for position, entry in enumerate(self._entries(message, local=local, now_ns=now_ns)):
             if not isinstance(entry, bytes):
-                self._on_diverted(replace(entry, position=position))
+                diverted.append(replace(entry, position=position))
                 continue
             if entries and (size + len(entry) > AIM_BODY or len(entries) == MAX_LOGS):
                 yield Body(b"[%b]" % b",".join(entries), units)

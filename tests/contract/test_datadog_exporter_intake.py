@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 from support import otlp
-from support.datadog_intake import EVENTS, LOGS, DatadogIntake
+from support.datadog_intake import CHECKS, EVENTS, LOGS, DatadogIntake
 
 from exporters.datadog import DatadogExporter
 from sidecar import Batch, Permanent, RateLimited, Retryable, SettingError, Signal
+from sidecar.events import datadog_keys as keys
 from sidecar.testing import Bench
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -219,6 +220,45 @@ async def test_events_that_fail_neither_hold_up_nor_double_logs(exporter, intake
     await exporter.export(otlp.logs(1))
     await intake.wait_for(lambda: bool(intake.to(EVENTS)))
     assert len(intake.logs) == 2
+
+
+def dogstatsd_batch(*, age: float = 0) -> Batch:
+    """A log, an event and two service checks, as a receiver of DogStatsD hands them on."""
+    request = otlp.logs_request(4)
+    records = request.resource_logs[0].scope_logs[0].log_records
+    records[1].event_name = keys.EVENT
+    records[1].attributes.extend(otlp.attributes(datadog__event__title="deploy", ddtags="team:a"))
+    for record in records[2:]:
+        record.event_name = keys.SERVICE_CHECK
+        record.attributes.extend(otlp.attributes(datadog__service_check__name="up", datadog__service_check__status=1))
+    for record in records:
+        record.time_unix_nano = otlp.NOW - round(age * 1e9)
+    return otlp._batch(Signal.LOGS, request, None)
+
+
+async def test_events_and_service_checks_of_dogstatsd_go_to_their_intakes(exporter, intake):
+    """They are no logs; each arrives once, also when the last of their intakes fails at first."""
+    intake.script(status=503, path=CHECKS)
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(dogstatsd_batch())
+    assert len(failure.value.remaining) == 2
+    await exporter.export(failure.value.remaining)
+    assert [log["message"] for log in intake.logs] == ["hello 0"]
+    assert [(event["title"], event["text"], event["tags"]) for event in intake.events] == [
+        ("deploy", "hello 1", ["service:api", "team:a"])
+    ]
+    assert [(check["check"], check["status"], check["host_name"]) for check in intake.checks] == [
+        ("up", 1, "web-1")
+    ] * 2
+
+
+async def test_events_and_service_checks_that_are_too_old_are_counted_out(exporter, intake, bench):
+    """18 hours and ten minutes is what the intakes take."""
+    await exporter.export(dogstatsd_batch(age=700))
+    assert (len(intake.events), len(intake.checks)) == (1, 0)
+    await exporter.export(dogstatsd_batch(age=19 * 3600))
+    assert len(intake.events) == 1
+    assert bench.dropped == {(Signal.LOGS, "too_old"): 5}
 
 
 def test_a_missing_key_is_a_setting_error(monkeypatch):

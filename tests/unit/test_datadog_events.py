@@ -5,7 +5,15 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from exporters.datadog.events import Bucket, Deduplicator, date_of, encode, event_of
+from exporters.datadog.events import (
+    Bucket,
+    Deduplicator,
+    date_of,
+    encode,
+    event_of,
+    sent_check_of,
+    sent_event_of,
+)
 from exporters.datadog.resource import Origin
 
 NOW = 1_700_000_000_000_000_000
@@ -71,6 +79,38 @@ def test_events_that_differ_in_numbers_alone_are_alike():
     assert key(message="at 0x7ffe12 after 17 ms") == key(message="at 0x8000ff after 9 ms")
     assert len({key(), key(message="other"), key(telemetry__kind="panic"), key(telemetry__source="app")}) == 4
     assert len(key()) <= 100
+
+
+def test_an_event_of_a_dogstatsd_client_is_what_it_was():
+    """Its own words, within the intake's limits; nothing is made of what it does not say."""
+    members = log(
+        datadog__event__title="deploy",
+        datadog__event__alert_type="success",
+        datadog__event__priority="low",
+        datadog__event__aggregation_key="k" * 200,
+        datadog__event__source_type_name="ci",
+        ddtags="env:prod,team:a",
+        message="x" * 9000,
+    )
+    event = sent_event_of(members)
+    assert (event["title"], event["alert_type"], event["priority"]) == ("deploy", "success", "low")
+    assert (event["source_type_name"], event["host"], event["tags"]) == ("ci", "web-1", ["env:prod", "team:a"])
+    assert (len(event["text"]), len(event["aggregation_key"])) == (4000, 100)
+    bare = sent_event_of({"message": "first\nsecond", "status": "info"})
+    assert bare == {"title": "first", "text": "first\nsecond", "alert_type": "info", "priority": "normal", "tags": []}
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, 0), (2, 2), (7, 3), ("2", 3), (None, 3)])
+def test_a_service_check_of_a_dogstatsd_client_is_what_it_was(status, expected):
+    """A status that is none is unknown."""
+    members = log(datadog__service_check__name="db.up", datadog__service_check__status=status, ddtags="env:prod")
+    assert sent_check_of(members) == {
+        "check": "db.up",
+        "host_name": "web-1",
+        "status": expected,
+        "tags": ["env:prod"],
+        "message": "boom",
+    }
 
 
 def test_the_date_is_that_of_the_log_unless_it_is_too_old():

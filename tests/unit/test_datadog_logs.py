@@ -34,7 +34,7 @@ def record_of(body: str = "hello", **values) -> LogRecord:
 def encode(request: ExportLogsServiceRequest, defaults: Defaults | None = None, **options) -> list[dict]:
     """The logs of a request, whatever the bodies they are in."""
     encoder = LogEncoder(Origins(defaults or Defaults()), **options)
-    bodies = list(encoder.encode(request, local=True, now_ns=NOW + HOUR))
+    bodies = list(encoder.encode(request, [], local=True, now_ns=NOW + HOUR))
     return [log for body in bodies for log in orjson.loads(body.data)]
 
 
@@ -295,7 +295,7 @@ def test_a_log_with_too_many_attributes_keeps_its_own_members():
 def test_divided_bodies_are_the_whole():
     """Halves of a body hold its logs in order."""
     (body,) = LogEncoder(Origins(Defaults())).encode(
-        request_of(*(record_of(str(index)) for index in range(5))), local=True, now_ns=NOW
+        request_of(*(record_of(str(index)) for index in range(5))), [], local=True, now_ns=NOW
     )
     first, rest = divide(body.data, 2)
     assert [log["message"] for log in orjson.loads(first)] == ["0", "1"]
@@ -307,8 +307,8 @@ def test_diverted_records_are_no_logs():
     event = record_of("b")
     event.event_name = "special"
     diverted = []
-    encoder = LogEncoder(Origins(Defaults()), diverted_kinds=frozenset({"special"}), on_diverted=diverted.append)
-    (body,) = encoder.encode(request_of(record_of("a"), event, record_of("c")), local=True, now_ns=NOW)
+    encoder = LogEncoder(Origins(Defaults()), diverted_kinds=frozenset({"special"}))
+    (body,) = encoder.encode(request_of(record_of("a"), event, record_of("c")), diverted, local=True, now_ns=NOW)
     assert body.units == [0, 2]
     assert [(one.position, one.members["message"]) for one in diverted] == [(1, "b")]
 

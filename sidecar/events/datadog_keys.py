@@ -1,0 +1,29 @@
+"""How what only Datadog knows travels through pipelines as OTLP: its events and its service checks.
+
+Each is a log record, so that it can be filtered, limited and sent anywhere. The body is the text, the time is when it
+happened, the attribute `ddtags` holds its tags as Datadog writes them (`a:b,c`), `host.name` on the record its host.
+An exporter to Datadog makes of it what it was.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EVENT: Final = "datadog.event"
+"""The event name of a record that is an event."""
+EVENT_TITLE: Final = "datadog.event.title"
+EVENT_ALERT_TYPE: Final = "datadog.event.alert_type"
+"""error, warning, info or success."""
+EVENT_PRIORITY: Final = "datadog.event.priority"
+"""normal or low."""
+EVENT_AGGREGATION_KEY: Final = "datadog.event.aggregation_key"
+EVENT_SOURCE_TYPE: Final = "datadog.event.source_type_name"
+
+SERVICE_CHECK: Final = "datadog.service_check"
+"""The event name of a record that is a service check. Its body is the check's message."""
+CHECK_NAME: Final = "datadog.service_check.name"
+CHECK_STATUS: Final = "datadog.service_check.status"
+"""An integer: 0 OK, 1 warning, 2 critical, 3 unknown."""
+
+TAGS: Final = "ddtags"
+HOST: Final = "host.name"
