@@ -83,7 +83,7 @@ protocols:
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        ("protocols: {grcp: , http: }", "protocols.grcp", "unknown key 'grcp'; did you mean grpc?"),
+        ("protocols: {grcp: , http: }", "protocols.grcp", "unknown key 'grcp'; did you mean 'grpc'?"),
         ("protocols: {http: {endpoint: localhost}}", "protocols.http.endpoint", "has no port"),
         ("protocols: {http: {transport: unix}}", "protocols.http.transport", "does not fit the endpoint"),
         ("protocols: {grpc: {max_recv_msg_size_mib: 0}}", "protocols.grpc.max_recv_msg_size_mib", "at least 1"),
