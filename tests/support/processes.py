@@ -144,7 +144,10 @@ class ManagedProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
-        await asyncio.gather(*self._readers)
+        # A child that has left the group may hold the pipes open for as long as it lives.
+        _, open_still = await asyncio.wait(self._readers, timeout=2) if self._readers else (None, ())
+        for reader in open_still:
+            reader.cancel()
 
     def memory(self):
         """The resident set in bytes."""
