@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from exporters.datadog.delivery import Request, Route
-from exporters.datadog.dogstatsd import DogStatsD, datagrams
+from exporters.datadog.dogstatsd import DATAGRAM, DogStatsD, datagrams
 from exporters.datadog.intake import VERSION
 from exporters.datadog.metric_bodies import divide_series, divide_sketches, series_bodies, sketch_bodies
 from exporters.datadog.metrics import MetricMapper
+from exporters.datadog.points import ClientStats
 from exporters.datadog.resource import Origins, is_local
 from exporters.datadog.settings import Account, DatadogSettings
 from sidecar import Batch, Context, Signal
@@ -17,7 +18,6 @@ from sidecar import Batch, Context, Signal
 SERIES_PATH: Final = "/api/v2/series"
 SKETCHES_PATH: Final = "/api/beta/sketches"
 MAX_COMPRESSED: Final = 512_000
-_DATAGRAM: Final = Route("", "", compression="none")
 
 
 class MetricsChannel:
@@ -29,9 +29,11 @@ class MetricsChannel:
         account: Account,
         origins: Origins,
         context: Context,
+        stats_requests: Callable[[Iterable[ClientStats]], Iterator[Request]],
         dogstatsd: DogStatsD | None,
     ) -> None:
         self._context = context
+        self._stats_requests = stats_requests
         metrics = settings.metrics
         self._max_datagram = dogstatsd.max_datagram if dogstatsd else 0
         self._mapper = MetricMapper(origins, metrics, context.clock.time_ns(), self._left_out)
@@ -48,9 +50,10 @@ class MetricsChannel:
         clock = self._context.clock
         local = is_local(batch.context.peer)
         points = self._mapper.map(batch.message, local=local, now_ns=clock.time_ns(), now=clock.monotonic())
+        yield from self._stats_requests(points.client_stats)
         if self._max_datagram:
             for body in datagrams(points, self._max_datagram):
-                yield Request.make(_DATAGRAM, body)
+                yield Request.make(DATAGRAM, body)
             return
         for body in series_bodies(points):
             yield from _small_enough(Request.make(self._series, body))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from exporters.datadog import stats
 from exporters.datadog.courier import Courier
 from exporters.datadog.delivery import Body, Request, Route
 from exporters.datadog.intake import VERSION
+from exporters.datadog.points import ClientStats
 from exporters.datadog.resource import Defaults, Origins, is_local
 from exporters.datadog.settings import Account, DatadogSettings
 from exporters.datadog.spans import SpanMapper
@@ -28,6 +29,7 @@ from sidecar import Batch, Context, Signal
 TRACES_PATH: Final = "/api/v0.2/traces"
 STATS_PATH: Final = "/api/v0.2/stats"
 AGENT_PATH: Final = "/v0.4/traces"
+AGENT_STATS_PATH: Final = "/v0.6/stats"
 _FLUSH_INTERVAL: Final = 10.0
 _AGENT_HEADERS: Final = {
     "Datadog-Meta-Tracer-Version": VERSION,
@@ -56,7 +58,6 @@ class TracesChannel:
     ) -> None:
         self._context = context
         self._courier = courier
-        self._defaults = defaults
         traces = settings.traces
         self._mapper = TraceMapper(
             origins,
@@ -65,7 +66,12 @@ class TracesChannel:
             self._left_out,
         )
         self._agent = traces.agent_url
-        self._agent_routes = {has_stats: _agent_route(traces.agent_url or "", has_stats) for has_stats in (False, True)}
+        agent_url = traces.agent_url or ""
+        self._agent_routes = {
+            has_stats: _agent_route(agent_url, AGENT_PATH, _WITH_STATS if has_stats else _AGENT_HEADERS)
+            for has_stats in (False, True)
+        }
+        self._agent_stats_route = _agent_route(agent_url, AGENT_STATS_PATH, _AGENT_HEADERS)
         self._route = Route(
             account.url("trace.agent", TRACES_PATH, traces.endpoint), "application/x-protobuf", divide_intake_body
         )
@@ -73,6 +79,7 @@ class TracesChannel:
             account.url("trace.agent", STATS_PATH, traces.endpoint, TRACES_PATH), "application/msgpack"
         )
         self._sender = AgentPayload(host_name=defaults.this_host, env=defaults.env, agent_version=VERSION)
+        self._stats_sender = stats.Sender(defaults.this_host, defaults.env, VERSION)
         self._concentrator = stats.Concentrator()
 
     def start(self) -> None:
@@ -94,6 +101,17 @@ class TracesChannel:
         for body in intake_bodies(sampled(groups, self._left_out), self._sender):
             yield Request.make(self._route, body)
 
+    def stats_requests(self, computed: Iterable[ClientStats]) -> Iterator[Request]:
+        """The requests that carry statistics which tracers have computed."""
+        for one in computed:
+            if self._agent:
+                yield Request.make(self._agent_stats_route, Body(one.message, [tuple(one.items)]))
+            elif payload := stats.forwarded(one):
+                data = self._stats_sender.payload([payload], computed_by_client=True, is_part=False)
+                yield Request.make(self._stats_route, Body(data, [tuple(one.items)]))
+            else:
+                self._context.dropped(Signal.METRICS, "malformed", len(one.items))
+
     def _for_agent(self, groups: list[Group]) -> Iterator[Request]:
         for has_stats, route in self._agent_routes.items():
             for body in agent_bodies(group for group in groups if group.has_stats is has_stats):
@@ -109,19 +127,20 @@ class TracesChannel:
 
     def _flush(self, now_ns: int | None) -> None:
         payloads = list(self._concentrator.flush(now_ns))
-        for data in stats.encode(payloads, self._defaults.this_host, self._defaults.env, VERSION):
+        for data in stats.encode(payloads, self._stats_sender):
             self._courier.offer(Request.make(self._stats_route, Body(data, ())))
 
 
-def _agent_route(url: str, has_stats: bool) -> Route:  # noqa: FBT001 (the key of a table)
+def _agent_route(url: str, path: str, headers: Mapping[str, str]) -> Route:
     socket = url.removeprefix("unix:").removeprefix("//") if url.startswith("unix:") else ""
+    is_traces = path == AGENT_PATH
     return Route(
-        ("http://localhost" if socket else url) + AGENT_PATH,
+        ("http://localhost" if socket else url) + path,
         "application/msgpack",
-        divide_agent_body,
+        divide_agent_body if is_traces else None,
         "none",
-        _WITH_STATS if has_stats else _AGENT_HEADERS,
-        agent_headers,
+        headers,
+        agent_headers if is_traces else None,
         socket,
         with_key=False,
     )

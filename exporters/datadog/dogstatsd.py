@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from exporters.datadog.delivery import Body, Request, Unit
+from exporters.datadog.delivery import Body, Request, Route, Unit
 from exporters.datadog.metric_bodies import unit_of, within
 from exporters.datadog.points import Key, Points
 from exporters.datadog.sketches import value_of_key
@@ -18,6 +18,9 @@ from sidecar import Retryable, StartError
 # What clients of Datadog pack: a UDP datagram that fits an Ethernet frame, and what an Agent reads from a socket.
 MAX_UDP: Final = 1432
 MAX_UNIX: Final = 8192
+DATAGRAM: Final = Route("", "", compression="none")
+"""Marks the requests that are datagrams."""
+
 _DEFAULT_PORT: Final = 8125
 
 # They would end a name or a tag.

@@ -12,7 +12,7 @@ from exporters.datadog.channel_metrics import MetricsChannel
 from exporters.datadog.channel_traces import TracesChannel
 from exporters.datadog.courier import Courier
 from exporters.datadog.delivery import Request, Unsent
-from exporters.datadog.dogstatsd import DogStatsD
+from exporters.datadog.dogstatsd import DATAGRAM, DogStatsD
 from exporters.datadog.intake import Intake
 from exporters.datadog.resource import Origins
 from exporters.datadog.settings import Account, DatadogSettings, defaults_of, dogstatsd_url_of
@@ -37,7 +37,7 @@ class DatadogExporter(Exporter[DatadogSettings]):
         self._traces = TracesChannel(settings, account, origins, defaults, self._stats, context)
         url = dogstatsd_url_of(settings)
         self._dogstatsd = DogStatsD(url) if url else None
-        metrics = MetricsChannel(settings, account, origins, context, self._dogstatsd)
+        metrics = MetricsChannel(settings, account, origins, context, self._traces.stats_requests, self._dogstatsd)
         self._requests: dict[Signal, Callable[[Batch], Iterable[Request]]] = {
             Signal.LOGS: logs.requests,
             Signal.TRACES: self._traces.requests,
@@ -75,14 +75,13 @@ class DatadogExporter(Exporter[DatadogSettings]):
 
     async def _deliver(self, batch: Batch, requests: Iterable[Request]) -> None:
         loop = asyncio.get_running_loop()
-        sender = self._dogstatsd if self._dogstatsd and batch.signal is Signal.METRICS else self._intake
         deadline = loop.time() + _OWN_SHARE * self.settings.timeout
         waiting = iter(requests)
         delivered = False
         refused: list[tuple[Request, Permanent]] = []
         while (request := next(waiting, None)) is not None:
             try:
-                await sender.send(request, deadline - loop.time())
+                await self._send(request, deadline - loop.time())
                 delivered = True
             except Retryable as error:
                 self._count(batch, refused)
@@ -98,6 +97,12 @@ class DatadogExporter(Exporter[DatadogSettings]):
         if refused and not delivered:
             raise refused[0][1]
         self._count(batch, refused)
+
+    async def _send(self, request: Request, timeout: float) -> None:  # noqa: ASYNC109 (as of every sender)
+        if self._dogstatsd is not None and request.route is DATAGRAM:
+            await self._dogstatsd.send(request, timeout)
+        else:
+            await self._intake.send(request, timeout)
 
     def _count(self, batch: Batch, refused: list[tuple[Request, Permanent]]) -> None:
         for request, error in refused:

@@ -10,11 +10,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from exporters.datadog.deltas import Deltas, OutOfOrderError, subtract_numbers
 from exporters.datadog.histograms import Explicit, Exponential, subtract_explicit, subtract_exponential
-from exporters.datadog.points import Key, Points, SecondTotals
+from exporters.datadog.points import ClientStats, Key, Points, SecondTotals
 from exporters.datadog.resource import Origins, tag
 from exporters.datadog.settings import MetricsSettings
 from exporters.datadog.sketches import Sketch
 from exporters.datadog.values import text_of
+from sidecar.batch import points_of
+from sidecar.events.datadog_keys import CLIENT_STATS, DOGSTATSD
 
 # The intake drops what is older or further ahead, and answers 202.
 MAX_AGE: Final = 3600
@@ -32,7 +34,6 @@ _UNITS: Final = {
 }  # fmt: skip
 # Metrics of hosts and processes have these names at Datadog already, with other meanings.
 _TAKEN: Final = ("system.", "process.")
-DOGSTATSD_SCOPE: Final = "dogstatsd"
 
 
 @dataclass(slots=True)
@@ -117,6 +118,11 @@ class MetricMapper:
         for resource_metrics in message.resource_metrics:
             origin = self._origins.of(resource_metrics.resource, local=local)
             for scope_metrics in resource_metrics.scope_metrics:
+                if stats := _client_stats(scope_metrics.scope):
+                    count = sum(map(points_of, scope_metrics.metrics))
+                    points.client_stats.append(ClientStats(stats, origin, list(range(position, position + count))))
+                    position += count
+                    continue
                 tags = (*origin.tags, *self._scope_tags(scope_metrics.scope))
                 for metric in scope_metrics.metrics:
                     kind = metric.WhichOneof("data")
@@ -248,8 +254,15 @@ _KINDS: Final[dict[str, Callable[[MetricMapper, _Target, Any, Any], Reason | Non
 }
 
 
+def _client_stats(scope: Any) -> bytes:
+    """The message of a tracer that a scope's metrics are made from; empty where there is none."""
+    if scope.name != CLIENT_STATS:
+        return b""
+    return next((one.value.bytes_value for one in scope.attributes if one.key == CLIENT_STATS), b"")
+
+
 def _name(name: str, scope: str) -> str:
-    if scope != DOGSTATSD_SCOPE and name.startswith(_TAKEN):
+    if scope != DOGSTATSD and name.startswith(_TAKEN):
         return f"otel.{name}"
     return name
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from exporters.datadog.resource import Origin
 from exporters.datadog.sketches import Sketch
 
 # The intake's numbers for kinds of series.
@@ -40,12 +41,22 @@ class Distribution:
 
 
 @dataclass(slots=True)
+class ClientStats:
+    """Statistics that a tracer has computed, as it sent them, and the positions of the items that stand for them."""
+
+    message: bytes
+    origin: Origin
+    items: list[int]
+
+
+@dataclass(slots=True)
 class Points:
     """Everything that one request becomes."""
 
     counts: dict[Key, Value] = field(default_factory=dict)
     gauges: dict[Key, Value] = field(default_factory=dict)
     distributions: dict[Key, Distribution] = field(default_factory=dict)
+    client_stats: list[ClientStats] = field(default_factory=list)
 
     def count(self, key: Key, number: float, unit: str, items: list[int]) -> None:
         """Add to a count."""

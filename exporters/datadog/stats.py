@@ -14,6 +14,7 @@ import msgspec
 from ddsketch import LogCollapsingLowestDenseDDSketch
 from ddsketch.pb.proto import DDSketchProto
 
+from exporters.datadog.points import ClientStats
 from exporters.datadog.resource import Origin
 from exporters.datadog.spans import MEASURED, TOP_LEVEL, Span
 from exporters.datadog.traces import Group
@@ -162,15 +163,30 @@ class Concentrator:
                     yield _client_payload(source, start, entries[index : index + MAX_ENTRIES])
 
 
-def encode(payloads: list[dict[str, Any]], hostname: str, env: str, version: str) -> Iterator[bytes]:
-    """Bodies for the intake's `/api/v0.2/stats`, each with at most `MAX_ENTRIES` entries.
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends statistics on: what an Agent says of itself."""
 
-    Args:
-        payloads: from `Concentrator.flush`.
-        hostname: of the sender.
-        env: of the sender.
-        version: of the sender.
-    """
+    hostname: str
+    env: str
+    version: str
+
+    def payload(self, payloads: list[dict[str, Any]], *, computed_by_client: bool, is_part: bool) -> bytes:
+        """A body for the intake's `/api/v0.2/stats`."""
+        return msgspec.msgpack.encode(
+            {
+                "AgentHostname": self.hostname,
+                "AgentEnv": self.env,
+                "AgentVersion": self.version,
+                "Stats": payloads,
+                "ClientComputed": computed_by_client,
+                "SplitPayload": is_part,
+            }
+        )
+
+
+def encode(payloads: list[dict[str, Any]], sender: Sender) -> Iterator[bytes]:
+    """Bodies for the intake's `/api/v0.2/stats`, of what `Concentrator.flush` gave, each of at most `MAX_ENTRIES`."""
     parts: list[list[dict[str, Any]]] = [[]]
     room = MAX_ENTRIES
     for payload in payloads:
@@ -181,16 +197,18 @@ def encode(payloads: list[dict[str, Any]], hostname: str, env: str, version: str
         parts[-1].append(payload)
         room -= entries
     for part in filter(None, parts):
-        yield msgspec.msgpack.encode(
-            {
-                "AgentHostname": hostname,
-                "AgentEnv": env,
-                "AgentVersion": version,
-                "Stats": part,
-                "ClientComputed": False,
-                "SplitPayload": len(parts) > 1,
-            }
-        )
+        yield sender.payload(part, computed_by_client=False, is_part=len(parts) > 1)
+
+
+def forwarded(stats: ClientStats) -> dict[str, Any] | None:
+    """A tracer's own ClientStatsPayload, with host and environment where it has none; None where it is unreadable."""
+    try:
+        payload = msgspec.msgpack.decode(stats.message, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None
+    payload["Hostname"] = payload.get("Hostname") or stats.origin.hostname
+    payload["Env"] = payload.get("Env") or stats.origin.env
+    return payload
 
 
 def _counts(span: Span) -> bool:

@@ -1,8 +1,8 @@
-"""How what only Datadog knows travels through pipelines as OTLP: its events and its service checks.
+"""How what only Datadog knows travels through pipelines as OTLP. An exporter to Datadog makes of it what it was.
 
-Each is a log record, so that it can be filtered, limited and sent anywhere. The body is the text, the time is when it
-happened, the attribute `ddtags` holds its tags as Datadog writes them (`a:b,c`), `host.name` on the record its host.
-An exporter to Datadog makes of it what it was.
+An event or a service check is a log record, and can be filtered, limited and sent anywhere as one. The body is the
+text, the time is when it happened, the attribute `ddtags` holds its tags as Datadog writes them (`a:b,c`), and
+`host.name` on the record its host.
 """
 
 from __future__ import annotations
@@ -27,3 +27,12 @@ CHECK_STATUS: Final = "datadog.service_check.status"
 
 TAGS: Final = "ddtags"
 HOST: Final = "host.name"
+
+CLIENT_STATS: Final = "datadog.client_stats"
+"""The scope of metrics that one of Datadog's tracers has computed, and the scope's attribute (bytes) with its message.
+
+The message is a ClientStatsPayload in MessagePack, as it came to `/v0.6/stats`: an exporter to Datadog sends it on as
+it is, instead of the metrics, which are what other exporters can use of it.
+"""
+DOGSTATSD: Final = "dogstatsd"
+"""The scope of metrics that came as DogStatsD: their names are meant as they are."""

@@ -7,13 +7,15 @@ import contextlib
 import hashlib
 import socket
 
+import msgspec
 import pytest
 from support import otlp_metrics as otlp
 from support.datadog_intake import SERIES, SKETCHES, DatadogIntake
 
 from config.problems import ConfigError
 from exporters.datadog import DatadogExporter
-from sidecar import Retryable, SettingError, Signal
+from sidecar import Batch, BatchContext, Retryable, SettingError, Signal
+from sidecar.events import datadog_keys as keys
 from sidecar.testing import Bench
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -109,6 +111,28 @@ async def test_what_is_left_out_is_counted(bench, intake):
         await exporter.export(otlp.batch(otlp.gauge("g", *points)))
     assert [series["points"][0]["value"] for series in intake.series] == [2]
     assert bench.dropped == {(Signal.METRICS, "not_a_number"): 1, (Signal.METRICS, "too_old"): 1}
+
+
+async def test_statistics_of_tracers_are_sent_on(bench, intake):
+    """As the tracer computed them, with environment and host where it says none; their metrics are not sent again."""
+    sent = {
+        "Hostname": "",
+        "Env": "",
+        "Service": "shop",
+        "Stats": [{"Start": 1, "Duration": 2, "Stats": [{"Hits": 3}]}],
+    }
+    hits = otlp.sum_("trace.hits", otlp.point(3, time=0), otlp.point(4, time=0), temporality=otlp.DELTA)
+    async with running(
+        bench, f"{{endpoint: '{intake.url}'}}\ntraces: {{endpoint: '{intake.url}'}}\nenv: prod"
+    ) as exporter:
+        for message in (msgspec.msgpack.encode(sent), b"\xc1"):
+            request = otlp.request(hits, scope=(keys.CLIENT_STATS, ""), scope_attrs={keys.CLIENT_STATS: message})
+            await exporter.export(Batch(Signal.METRICS, message=request, context=BatchContext()))
+    (payload,) = intake.stats
+    assert payload["Stats"] == [{**sent, "Hostname": "web-1", "Env": "prod"}]
+    assert payload["ClientComputed"] is True
+    assert not intake.series
+    assert bench.dropped == {(Signal.METRICS, "malformed"): 2}
 
 
 async def test_dogstatsd_over_udp(bench, monkeypatch):

@@ -9,9 +9,10 @@ from support.otlp import NOW, attributes, traces_request
 
 from exporters.datadog.resource import Defaults, Origins
 from exporters.datadog.spans import SpanMapper
-from exporters.datadog.stats import BUCKET_NS, Concentrator, encode
+from exporters.datadog.stats import BUCKET_NS, Concentrator, Sender, encode
 from exporters.datadog.traces import TraceMapper
 
+SENDER = Sender("here", "dev", "0.1")
 START = NOW - NOW % BUCKET_NS
 
 
@@ -146,10 +147,10 @@ def test_payloads_are_divided_at_the_limit_of_the_intake():
     for index, span in enumerate(request.resource_spans[0].scope_spans[0].spans):
         span.name = f"GET /{index}"
     counted.add(groups_of(request), NOW)
-    bodies = [msgspec.msgpack.decode(body) for body in encode(list(counted.flush(None)), "here", "dev", "0.1")]
+    bodies = [msgspec.msgpack.decode(body) for body in encode(list(counted.flush(None)), SENDER)]
     assert [len(entries_of(body["Stats"])) for body in bodies] == [4000, 4000, 1000]
     assert {body["SplitPayload"] for body in bodies} == {True}
     assert {(body["AgentHostname"], body["AgentEnv"], body["ClientComputed"]) for body in bodies} == {
         ("here", "dev", False)
     }
-    assert list(encode([], "", "", "")) == []
+    assert list(encode([], SENDER)) == []
