@@ -10,13 +10,14 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any, Final
 
 from exporters.prometheus.exemplars import Exemplar, shown_labels
 from exporters.prometheus.exponential import Buckets, Exponential
 from exporters.prometheus.labels import read
 from exporters.prometheus.series import Counter, Histogram, Series, Summary
+from exporters.prometheus.slices import slices
 from exporters.prometheus.store import Family
 
 # The field numbers of io/prometheus/client/metrics.proto as tags: number << 3 | wire type.
@@ -32,9 +33,8 @@ _TIMESTAMP: Final = 6
 _HISTOGRAM: Final = 7
 # A zero bucket without a width would be none (specification, "Exponential Histograms").
 _ZERO_THRESHOLD: Final = 1e-128
-# Series that are rendered in one go: a millisecond, about.
-_STEP: Final = 500
-_HISTOGRAM_STEP: Final = 50
+# A line costs more here than in text.
+_LINES: Final = 750
 
 _pack_double: Final = struct.Struct("<d").pack
 
@@ -106,9 +106,7 @@ class ProtobufFormat:
         for family in families:
             write = self._writer(family)
             parts = [self._head(family)]
-            everything = family.snapshot()
-            step = _HISTOGRAM_STEP if family.type in {"histogram", "summary"} else _STEP
-            while some := list(islice(everything, step)):
+            for some in slices(family, _LINES):
                 parts.append(
                     b"".join([_nested(4, self._wire_labels(one) + write(one) + self._stamp(one)) for one in some])
                 )

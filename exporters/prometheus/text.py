@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, chain, repeat
 from typing import Any, ClassVar, Final
 
 import orjson
@@ -19,12 +19,12 @@ from exporters.prometheus.exemplars import Exemplar, shown_labels
 from exporters.prometheus.labels import ESCAPED, quote, written
 from exporters.prometheus.names import is_legal
 from exporters.prometheus.series import Counter, Gauge, Histogram, Series, Summary
+from exporters.prometheus.slices import slices
 from exporters.prometheus.store import Family
 
 _HELP_ESCAPED: Final = {code: text for code, text in ESCAPED.items() if code != ord('"')}
-# Characters per chunk, and lines that are rendered in one go.
+# Characters per chunk.
 _CHUNK: Final = 256 * 1024
-_LINES: Final = 1500
 # Stand for the labels and the timestamp in a template. Labels may hold them, and so are filled in last.
 _LABELS: Final = "\0"
 _STAMP: Final = "\1"
@@ -53,29 +53,16 @@ class TextFormat:
         size = 0
         for family in families:
             head = self.head(family)
-            everything = family.snapshot()
-            step = self.step(family)
-            while some := list(islice(everything, step)):
+            for some in slices(family):
                 text = head + self.rows(family, some)
                 head = ""
                 buffer.append(text)
                 size += len(text)
-                step = min(step, _CHUNK * len(some) // len(text) + 1)
                 if size > _CHUNK:
                     yield "".join(buffer).encode("utf-8", "replace")
                     buffer, size = [], 0
         buffer.append(self.end)
         yield "".join(buffer).encode("utf-8", "replace")
-
-    def step(self, family: Family) -> int:
-        """How many series of a family are rendered in one go, judged by its first: a histogram is many lines."""
-        first: Any = next(iter(family.series.values()), None)
-        lines = 1
-        if isinstance(first, Summary):
-            lines = len(first.quantiles) + 2
-        elif family.type == "histogram" and first is not None:
-            lines = len(first.bounds) + 3
-        return min(_LINES // lines, _CHUNK // (lines * len(first.labels if first else "") + 1)) + 1
 
     def head(self, family: Family) -> str:
         """The comment lines of a family."""

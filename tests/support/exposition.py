@@ -200,7 +200,7 @@ def _compare_with_client(text: str, read: Page, *, openmetrics: bool) -> None:
     parse = (openmetrics_parser if openmetrics else text_parser).text_string_to_metric_families
     found = {}
     # It takes an escaped quote in an exemplar for the end of a label value (0.26).
-    text = "".join(re.sub(r" # \{.*\\\".*", "", line) for line in text.splitlines(keepends=True))
+    text = "\n".join(re.sub(r" # \{.*\\\".*", "", line, flags=re.DOTALL) for line in text.split("\n"))
     for family in parse(text):
         for sample in family.samples:
             name = sample.name
