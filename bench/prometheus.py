@@ -7,7 +7,9 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.openmetrics import exposition as openmetrics_exposition
@@ -37,6 +39,8 @@ def main() -> None:
     compare("histogram", 100_000, client=False)
     for kind in ("gauge", "histogram"):
         memory(kind, 10_000)
+    derived(Signal.LOGS, log_requests())
+    derived(Signal.TRACES, span_requests())
 
 
 def compare(kind: str, count: int, *, client: bool = True) -> None:
@@ -104,12 +108,12 @@ def histogram_counts(number: int) -> list[int]:
     return [(number * bucket) % 1000 for bucket in range(len(BOUNDS) + 1)]
 
 
-def feed(exporter: PrometheusExporter, requests: list[bytes]) -> None:
+def feed(exporter: PrometheusExporter, requests: list[bytes], signal: Signal = Signal.METRICS) -> None:
     """Export the requests."""
 
     async def export() -> None:
         for one in requests:
-            await exporter.export(Batch(Signal.METRICS, one, context=BatchContext()))
+            await exporter.export(Batch(signal, one, context=BatchContext()))
 
     asyncio.run(export())
 
@@ -179,6 +183,48 @@ def memory(kind: str, count: int) -> None:
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     print(f"\nmemory per {kind} series with {len(LABELS)} labels: {kept / count:.0f} bytes")
+
+
+def derived(signal: Signal, requests: list[bytes]) -> None:
+    """CPU time per log record or span that becomes a metric."""
+    exporter = Bench().make(PrometheusExporter, "")
+
+    def take() -> None:
+        feed(exporter, requests, signal)
+
+    take()
+    seconds = cpu(take) / (len(requests) * POINTS_PER_REQUEST)
+    print(f"\nderived from {signal.value}: {seconds * 1e6:.2f} µs per item, decoding included")
+
+
+def log_requests() -> list[bytes]:
+    """Ten requests of log records with six attributes and a trace."""
+    request = ExportLogsServiceRequest()
+    resource = request.resource_logs.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "api"
+    scope = resource.scope_logs.add()
+    for number in range(POINTS_PER_REQUEST):
+        record = scope.log_records.add(
+            severity_number=9 + number % 9, time_unix_nano=number, trace_id=b"1" * 16, span_id=b"2" * 8
+        )
+        for key, value in zip(LABELS, label_values(number), strict=True):
+            record.attributes.add(key=key).value.string_value = value
+    return [request.SerializeToString()] * 10
+
+
+def span_requests() -> list[bytes]:
+    """Ten requests of spans with six attributes."""
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "api"
+    scope = resource.scope_spans.add()
+    for number in range(POINTS_PER_REQUEST):
+        span = scope.spans.add(
+            name=f"GET /{number % 50}", kind=2, trace_id=b"1" * 16, span_id=b"2" * 8, end_time_unix_nano=number * 10**6
+        )
+        for key, value in zip(LABELS, label_values(number), strict=True):
+            span.attributes.add(key=key).value.string_value = value
+    return [request.SerializeToString()] * 10
 
 
 if __name__ == "__main__":
