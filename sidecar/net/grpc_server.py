@@ -12,7 +12,7 @@ import msgspec
 from config import Duration, Endpoint, SettingError, Settings
 from config.settings import Ignored
 from sidecar.errors import DeliveryError, Retryable, StartError
-from sidecar.net.shared import GRACE, RETRY_AFTER, Lease, SharedServer
+from sidecar.net.shared import GRACE, LAST_WORDS, RETRY_AFTER, Lease, SharedServer
 from sidecar.net.sockets import addresses, bind, close_all
 from sidecar.net.status import GrpcContext, grpc_abort
 from sidecar.net.tls import Certificates, Renewal, TlsServerSettings
@@ -156,17 +156,20 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
     async def change(self, settings: GrpcServerSettings, owner: str) -> int:
         """As the base says. The library can't hand a socket over, so clients have to reconnect."""
         certificates = Certificates.load(settings.tls, owner) if settings.tls is not None else None
-        await self.shut()
+        await self._stop(GRACE)
         return await self._listen(settings, certificates, self.port, owner)
 
     async def shut(self) -> None:
         """As the base says."""
+        await self._stop(LAST_WORDS)
+
+    async def _stop(self, grace: float) -> None:
         if self._renewal is not None:
             await self._renewal.stop()
             self._renewal = None
         if self._server is not None:
             server, self._server = self._server, None
-            await server.stop(GRACE)
+            await server.stop(grace)
 
     async def _listen(
         self, settings: GrpcServerSettings, certificates: Certificates | None, port: int, owner: str

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from sidecar.net.shared import GRACE
+from sidecar.net.shared import LAST_WORDS
 
 _LOGGER: Final = logging.getLogger("sidecar.net.http")
 # aiohttp has no word for "never"; ten years are enough.
@@ -133,7 +133,7 @@ class Connections(web.Server):
         """Close the idle connections at once, the others when their request is answered or their time is up."""
         await asyncio.sleep(0)  # connections that were accepted a moment ago get to see their request
         self.pre_shutdown()
-        await self.shutdown(GRACE)
+        await self.shutdown(LAST_WORDS)
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

@@ -104,7 +104,11 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         certificates = Certificates.load(settings.tls, owner) if settings.tls is not None else None
         self._sockets = await bind(self.endpoint, owner)
         self._connections = Connections(self._handle)
-        await self._behave(settings, certificates, owner)
+        try:
+            await self._behave(settings, certificates, owner)
+        except BaseException:
+            await self.shut()
+            raise
         return 0 if self.endpoint.path else int(self._sockets[0].getsockname()[1])
 
     async def change(self, settings: HttpServerSettings, owner: str) -> int:
@@ -122,8 +126,7 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         self._acceptors = []
         close_all(self._sockets)
         self._sockets = []
-        if self._connections is not None:
-            await self._connections.close()
+        await self._connections.close()
 
     async def _behave(self, settings: HttpServerSettings, certificates: Certificates | None, owner: str) -> None:
         self._keep_alive = settings.keep_alives_enabled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
@@ -11,11 +12,15 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from config import Endpoint, SettingError, Settings
 from sidecar.errors import StartError
 
+_LOGGER: Final = logging.getLogger("sidecar.net")
+
 S = TypeVar("S", bound=Settings)
 H = TypeVar("H")
 
 # How long a closing lease waits for the requests under way. Senders give up after 10 s (the SDKs' default).
 GRACE: Final = 10.0
+# How long a server that lets go waits after that, for answers to be read.
+LAST_WORDS: Final = 1.0
 # What senders are told to wait when their route has closed: long enough for a restart, short enough for every SDK.
 RETRY_AFTER: Final = 1.0
 
@@ -112,8 +117,12 @@ class Lease(Generic[S, H]):
                 async with asyncio.timeout(GRACE):
                     await self.idle.wait()
             except TimeoutError:
-                pass
-        await self._server.settle(self.owner)
+                _LOGGER.warning("%s: %d requests were not finished in time", self.owner, self.active)
+        try:
+            await self._server.settle(self.owner)
+        except StartError as error:
+            # Those who stay wanted it to behave differently: it goes on as it is.
+            _LOGGER.warning("%s", error)
 
     def done(self) -> None:
         """One request less under way."""

@@ -109,7 +109,7 @@ def _json(error: DeliveryError) -> bytes:
     status: dict[str, object] = {"code": error.grpc_code, "message": message}
     after = _after(error)
     if after is not None:
-        status["details"] = [{"@type": _RETRY_INFO, "retryDelay": f"{after:g}s"}]
+        status["details"] = [{"@type": _RETRY_INFO, "retryDelay": f"{after:.9f}".rstrip("0").rstrip(".") + "s"}]
     elif error.grpc_code == INVALID_ARGUMENT:
         status["details"] = [{"@type": _BAD_REQUEST, "fieldViolations": [{"description": message}]}]
     return orjson.dumps(status)

@@ -115,13 +115,12 @@ class Renewal:
             await asyncio.sleep(self._settings.reload_interval)
             try:
                 fresh = await asyncio.to_thread(Certificates.load, self._settings, self._owner)
-            except StartError as error:
+                if fresh != self._current:
+                    await self._renew(fresh)
+                    self._current = fresh
+                    _LOGGER.info("%s: new TLS certificate in use", self._owner)
+                last_problem = ""
+            except (StartError, OSError) as error:
                 if str(error) != last_problem:
                     last_problem = str(error)
                     _LOGGER.warning("%s; the previous certificate stays in use", error)
-                continue
-            last_problem = ""
-            if fresh != self._current:
-                await self._renew(fresh)
-                self._current = fresh
-                _LOGGER.info("%s: new TLS certificate in use", self._owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import grpc.aio
@@ -36,6 +37,7 @@ class OtlpGrpcSettings(GrpcServerSettings):
     middlewares: Ignored = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_transport(self.endpoint, self.transport)
 
 
@@ -171,16 +173,19 @@ class Intake:
         Raises:
             Permanent: it is not one.
         """
-        if len(data) > _THREAD_ABOVE:
-            return await asyncio.to_thread(self._read, data, json=json)
-        return self._read(data, json=json)
+        read = self._read_json if json else self._read_protobuf
+        received, repairs = await asyncio.to_thread(read, data) if len(data) > _THREAD_ABOVE else read(data)
+        self._count_repairs(repairs)
+        return received
 
-    def _read(self, data: bytes, *, json: bool) -> Received:
-        if not json:
-            return receive(self.signal, data)
+    def _read_protobuf(self, data: bytes) -> tuple[Received, Mapping[str, int]]:
+        received = receive(self.signal, data)
+        return received, received.repaired
+
+    def _read_json(self, data: bytes) -> tuple[Received, Mapping[str, int]]:
         transcoded = otlp_json.decode(self.signal, data)
-        self._count_repairs(transcoded.repairs)
-        return receive(self.signal, transcoded.data)
+        received = receive(self.signal, transcoded.data)
+        return received, {**transcoded.repairs, **received.repaired}
 
     async def accept(self, received: Received, context: BatchContext) -> Any:
         """Hand the request on.
@@ -195,8 +200,6 @@ class Intake:
         # Nothing to hand on is a success (OTLP specification, "OTLP/gRPC Response").
         if len(batch):
             await self._receiver.emit(batch)
-        if received.repaired:
-            self._count_repairs(received.repaired)
         if not received.rejected:
             return None
         for reason, items in received.reasons.items():
@@ -207,7 +210,7 @@ class Intake:
         return response
 
     def count_refused(self, error: DeliveryError) -> None:
-        """Count a request that was refused before anybody knew how many items it holds, or after."""
+        """Count a request that was refused, perhaps before anybody knew how many items it holds."""
         self._context.meter.counter(
             "sidecar_receiver_refused_requests",
             "Requests that were refused, by reason.",
@@ -216,7 +219,7 @@ class Intake:
             reason=error.reason,
         ).add(1)
 
-    def _count_repairs(self, repairs: Any) -> None:
+    def _count_repairs(self, repairs: Mapping[str, int]) -> None:
         for reason, times in repairs.items():
             self._context.meter.counter(
                 "sidecar_receiver_repairs",
