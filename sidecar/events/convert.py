@@ -79,11 +79,7 @@ class Conversion:
             group = request.resource_logs.add(resource=resource)
             records = group.scope_logs.add().log_records
             for event in events:
-                record = records.add()
-                _write_record(record, event, self._received_at)
-                if record.trace_id and not record.span_id and self._rules.makes_span(event):
-                    # The record belongs to the span that is made of the same event, where it named no other.
-                    record.span_id = span_id_of_event(event.id)
+                _write_record(records.add(), event, self._received_at, self._span_of(event))
         return request
 
     def traces(self) -> ExportTraceServiceRequest:
@@ -96,6 +92,13 @@ class Conversion:
                     spans = request.resource_spans.add(resource=resource).scope_spans.add().spans
                 _write_span(spans.add(), event)
         return request
+
+    def _span_of(self, event: Event) -> bytes:
+        """The span to which the record of an event belongs: the one that it names, else the one that is made of it."""
+        # A span id without its trace means nothing (OTLP, LogRecord.span_id).
+        if not event.trace_id:
+            return b""
+        return event.span_id or (span_id_of_event(event.id) if self._rules.makes_span(event) else b"")
 
     @cached_property
     def _by_resource(self) -> list[tuple[Resource, list[Event]]]:
@@ -120,7 +123,7 @@ def _resource_of(event: Event, rules: Rules) -> Resource:
     return resource
 
 
-def _write_record(record: LogRecord, event: Event, received_at: int) -> None:
+def _write_record(record: LogRecord, event: Event, received_at: int, span_id: bytes) -> None:
     record.time_unix_nano = event.timestamp
     record.observed_time_unix_nano = received_at
     record.severity_number = _SEVERITY_NUMBERS[event.severity]
@@ -128,9 +131,7 @@ def _write_record(record: LogRecord, event: Event, received_at: int) -> None:
     record.body.string_value = event.message
     record.event_name = event.kind
     record.trace_id = event.trace_id
-    # A span id without its trace means nothing (OTLP, LogRecord.span_id).
-    if event.trace_id:
-        record.span_id = event.span_id
+    record.span_id = span_id
     _write_attributes(record.attributes, event)
 
 

@@ -170,10 +170,10 @@ class _Sanitiser:
         )
 
     def _timestamp(self, sent: object) -> int:
-        nanoseconds = parse_timestamp(sent) if isinstance(sent, str) else None
-        if nanoseconds is None:
+        if not sent:
             return self._received_at
-        if not self._oldest <= nanoseconds <= self._newest:
+        nanoseconds = parse_timestamp(sent) if isinstance(sent, str) else None
+        if nanoseconds is None or not self._oldest <= nanoseconds <= self._newest:
             self._repairs["timestamp_replaced"] += 1
             return self._received_at
         return nanoseconds

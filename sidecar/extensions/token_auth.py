@@ -36,8 +36,11 @@ _Signature: TypeAlias = tuple[int, int, int] | None
 class TokenSettings(Settings):
     """One credential that is known.
 
-    `token` is written plainly (`user:password` for `basic`) or as `sha256:` and the hex digest of that text. `name`
-    appears in logs and rate-limit keys; without one, it is the beginning of the digest.
+    Attributes:
+        kind: `provider` (tied to a machine), `api_key` (known by its account), `bearer`, `basic` (known by name).
+        token: the text that a caller shows (`user:password` for `basic`), or `sha256:` and the hex digest of it.
+        name: what logs and rate-limit keys show; by default the beginning of the digest.
+        account: whose it is.
     """
 
     kind: Literal["provider", "api_key", "bearer", "basic"]
@@ -65,7 +68,11 @@ class TokenSettings(Settings):
 
 
 class TokenFile(Settings):
-    """A tokens file, in YAML or JSON: the same entries as in the document."""
+    """A tokens file.
+
+    Attributes:
+        tokens: the same entries as in the document.
+    """
 
     tokens: tuple[TokenSettings, ...] = ()
 
@@ -74,10 +81,18 @@ class TokenFile(Settings):
 
 
 class JwtSettings(Settings):
-    """Whose JWTs are believed.
+    """Whose JWTs are believed, by one key or one key set. A JWT must have an expiry.
 
-    The key is one of `key` (PEM, or a shared secret for HS256 and its like), `key_file` and `jwks_file`. A JWT must
-    have an expiry. `leeway`: how far clocks may differ.
+    Attributes:
+        key: PEM text, or a shared secret for HS256 and its like.
+        key_file: the same in a file.
+        jwks_file: a JSON Web Key Set.
+        algorithms: those that are believed, where the key fits.
+        issuer: the `iss` that a JWT must have; null asks for none.
+        audience: the `aud` that a JWT must have; null asks for none.
+        leeway: how far clocks may differ.
+        name_claim: where the caller's name stands.
+        account_claim: where the caller's account stands.
     """
 
     key: Secret = Secret("")
@@ -100,8 +115,12 @@ class JwtSettings(Settings):
 class TokenAuthSettings(Settings):
     """Which callers are known.
 
-    `file`: a tokens file. `tokens`: more of them, for example from the environment; they win over the file's.
-    `client_certificates`: the name in a client certificate that the listener has verified is an identity, too.
+    Attributes:
+        file: a tokens file, in YAML or JSON.
+        tokens: more tokens, for example from the environment; they win over the file's.
+        jwt: whose JWTs are believed.
+        client_certificates: the name in a client certificate that the listener has verified is an identity, too.
+        reload_interval: how often the files are looked at; those that have changed are read again.
     """
 
     file: str = ""

@@ -55,13 +55,23 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class EventAuthSettings(AuthSettings):
-    """Which extension knows the callers. Strangers are let in as anonymous ones unless `required` (§2)."""
+    """Which extension knows the callers.
+
+    Attributes:
+        required: refuse strangers; by default they are let in as anonymous ones.
+    """
 
     required: bool = False
 
 
 class LimitSettings(Settings):
-    """How large the parts of one event may be, in UTF-8 bytes. What is longer is cut; too many fields are left out."""
+    """How large the parts of one event may be, in UTF-8 bytes.
+
+    Attributes:
+        message: what is longer is cut, and marked.
+        stack: as `message`.
+        fields: as JSON; what is larger is left out as a whole.
+    """
 
     message: Size = Size(4096)
     stack: Size = Size("32KiB")
@@ -71,10 +81,24 @@ class LimitSettings(Settings):
 class TelemetryEventSettings(Settings):
     """Where TelemetryEvents are received, what they may be, and what becomes of them.
 
-    `tls`: for listeners of this receiver's own; shared ones behave as the `otlp` receiver says. `trusted_proxies`:
-    addresses or networks whose `X-Forwarded-For` is believed. `service_names`: from the source to `service.name`.
-    `resource`: attributes added to every resource. `spans`: which events become spans, too: those with a trace, those
-    with a duration, all, or none.
+    Attributes:
+        endpoint: the HTTP listener, by default that of the `otlp` receiver.
+        path: where events are posted.
+        grpc_endpoint: the listener of telemetry.v1.TelemetryEventService; null for none.
+        tls: for listeners of this receiver's own; shared ones behave as the `otlp` receiver says.
+        cors: which web pages may send.
+        auth: who knows the callers; null asks nobody.
+        include_metadata: whether request headers go along: all but credentials, or the named ones.
+        trusted_proxies: addresses or networks whose `X-Forwarded-For` is believed.
+        read_timeout: how long a body may take to arrive.
+        max_body_size: of a batch, before and after decompression.
+        max_events: in one batch.
+        limits: of one event.
+        max_age: older timestamps become the receive time.
+        max_ahead: timestamps further in the future become the receive time.
+        service_names: from the source to `service.name`; by default the source itself.
+        resource: attributes added to every resource, where the event says nothing; empty ones are left out.
+        spans: which events become spans, too: those with a trace, those with a duration, all, or none.
     """
 
     endpoint: Endpoint = Endpoint("localhost:4318")

@@ -215,6 +215,15 @@ def test_events_are_grouped_by_resource():
     assert len(conversion.traced) == 2
 
 
+def test_a_record_belongs_to_the_span_that_is_made_of_its_event():
+    """Where one is made, and the event names no other."""
+    event = MINIMAL | {"request_id": "req_abc"}
+
+    assert record_of(event)[0].span_id == EVENT_DIGEST[:8]
+    assert record_of(event, spans="timed")[0].span_id == b""
+    assert record_of(event, spans="none")[0].span_id == b""
+
+
 def test_a_given_span_is_the_logs_span_and_the_spans_parent():
     """§6: the span made from an event has an id of its own."""
     event = MINIMAL | {"fields": {"trace_id": TRACE_HEX, "span_id": SPAN_HEX}}

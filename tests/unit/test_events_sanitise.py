@@ -115,8 +115,11 @@ def test_timestamps_are_rfc_3339_of_any_precision(sent, expected):
     ],
 )  # fmt: skip
 def test_what_is_no_timestamp_becomes_the_receive_time(sent):
-    """Absent, of another type, or not a moment of the calendar."""
-    assert one(timestamp=sent).timestamp == NOW
+    """Absent, of another type, or not a moment of the calendar; counted where something was sent."""
+    result = all_of(WireEvent(message="hi", timestamp=sent))
+
+    assert result.events[0].timestamp == NOW
+    assert result.repairs["timestamp_replaced"] == (1 if sent else 0)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def pem(key) -> str:
 
 
 def signed(key, algorithm: str, headers: dict | None = None, **claims) -> str:
-    """A JWT of Alice's that is valid for a minute."""
-    claims = {"sub": "alice", "exp": time.time() + 60} | claims
+    """A JWT of Alice's that is valid for an hour."""
+    claims = {"sub": "alice", "exp": time.time() + 3600} | claims
     return jwt.encode({k: v for k, v in claims.items() if v is not None}, key, algorithm, headers)
 
 
@@ -99,9 +99,9 @@ async def test_a_shared_secret_needs_its_algorithm(bench):
         signed(RSA, "RS512"),
         signed(EC, "ES256"),
         signed(pem(RSA).replace("-----", "."), "HS256"),
-        jwt.encode({"sub": "alice", "exp": time.time() + 60}, None, "none"),
-        signed(RSA, "RS256", exp=time.time() - 60),
-        signed(RSA, "RS256", nbf=time.time() + 60),
+        jwt.encode({"sub": "alice", "exp": time.time() + 3600}, None, "none"),
+        signed(RSA, "RS256", exp=time.time() - 3600),
+        signed(RSA, "RS256", nbf=time.time() + 3600),
         signed(RSA, "RS256", exp=None),
         signed(RSA, "RS256", sub=None),
         signed(RSA, "RS256", sub=""),
