@@ -71,7 +71,11 @@ class DatadogExporter(Exporter[DatadogSettings]):
         if isinstance(batch, Unsent):
             await self._deliver(batch.origin, batch.requests)
         else:
-            await self._deliver(batch, self._requests[batch.signal](batch))
+            await self._deliver(batch, self.requests_of(batch.signal)(batch))
+
+    def requests_of(self, signal: Signal) -> Callable[[Batch], Iterable[Request]]:
+        """What makes the requests of a signal's batches. To be asked for once per batch."""
+        return self._requests[signal]
 
     async def _deliver(self, batch: Batch, requests: Iterable[Request]) -> None:
         loop = asyncio.get_running_loop()

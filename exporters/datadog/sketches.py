@@ -6,6 +6,7 @@ with a minus sign.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +19,7 @@ _LOG_GAMMA: Final = math.log(GAMMA)
 _MIN_VALUE: Final = 1e-9
 _MAX_KEY: Final = 32767
 _MAX_COUNT: Final = 65535  # of a bin: 16 bits
-_MAX_PLACES: Final = 128
+_MAX_PLACES: Final = 32
 _ENOUGH: Final = 1 << 26
 
 
@@ -52,14 +53,11 @@ class Sketch:
         The sketch's own count and total stay: they are known exactly.
         """
         self.minimum, self.maximum = min(self.minimum, lower, upper), max(self.maximum, lower, upper)
-        places = min(count, abs(key_of(upper) - key_of(lower)) + 1, _MAX_PLACES)
-        placed = 0
-        for place in range(1, places + 1):
-            part = (place - 0.5) / places
-            key = key_of(lower * (1 - part) + upper * part)
-            here = count * place // places
-            self.bins[key] = self.bins.get(key, 0) + here - placed
-            placed = here
+        bins = self.bins
+        keys = _keys_between(lower, upper, min(count, _MAX_PLACES))
+        each, rest = divmod(count, len(keys))
+        for place, key in enumerate(keys):
+            bins[key] = bins.get(key, 0) + each + (place < rest)
 
     def merge(self, other: Sketch) -> None:
         """Count all of another one's values here too."""
@@ -82,6 +80,8 @@ class Sketch:
             merged = sum(count for _, count in bins[: surplus + 1])
             bins[: surplus + 1] = [(bins[surplus][0], merged)]
         share = max(1, sum(self.bins.values()) // _ENOUGH)
+        if share == 1 and max(count for _, count in bins) <= _MAX_COUNT:
+            return [key for key, _ in bins], [count for _, count in bins]
         keys: list[int] = []
         counts: list[int] = []
         for key, count in bins:
@@ -89,3 +89,10 @@ class Sketch:
             keys += [key] * (whole + (rest > 0))
             counts += [_MAX_COUNT] * whole + ([rest] if rest else [])
         return keys, counts
+
+
+@functools.lru_cache(maxsize=4096)
+def _keys_between(lower: float, upper: float, places: int) -> tuple[int, ...]:
+    """The bins of so many values, evenly between two bounds. Remembered, since histograms keep their bounds."""
+    parts = ((place + 0.5) / places for place in range(places))
+    return tuple(key_of(lower * (1 - part) + upper * part) for part in parts)

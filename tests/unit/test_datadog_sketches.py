@@ -39,7 +39,7 @@ def test_values_between_two_bounds_are_spread_evenly(one, other, count):
     sketch.spread(lower, upper, count)
     assert sum(sketch.bins.values()) == count
     assert all(key_of(lower) <= key <= key_of(upper) for key in sketch.bins)
-    assert len(sketch.bins) <= 128
+    assert len(sketch.bins) <= 32
     keys, counts = sketch.encoded_bins()
     assert len(keys) == len(counts) <= 2000
     assert keys == sorted(keys)
@@ -51,7 +51,7 @@ def test_spreading_is_even():
     sketch = Sketch()
     sketch.spread(0, 100, 100)
     below = sum(count for key, count in sketch.bins.items() if value_of_key(key) < 50)
-    assert below == pytest.approx(50, abs=2)
+    assert below == pytest.approx(50, abs=4)
     assert (sketch.minimum, sketch.maximum) == (0, 100)
 
 
