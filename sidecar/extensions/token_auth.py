@@ -234,8 +234,8 @@ class _Known:
     def identity(self, scheme: str, shown: str) -> Identity | None:
         """Who shows this in an `Authorization` header."""
         if scheme == "bearer":
-            # Header values hold any bytes; those that are no UTF-8 come as lone surrogates.
-            identity = _find(self._bearer, shown.encode(errors="surrogateescape"))
+            # Header values hold any bytes: those that are no UTF-8 come as lone surrogates, which no token has.
+            identity = _find(self._bearer, shown.encode(errors="surrogatepass"))
             if identity is None and self._verifier is not None and shown.count(".") == 2:
                 return self._verifier.identity(shown)
             return identity

@@ -86,7 +86,7 @@ async def started(bench: Bench, settings: str) -> TokenAuth:
         ("Basic !!!", None),
         ("Basic é", None),
         ("Bearer a.b.c", None),
-        ("Bearer \udcff\udcfe", None),
+        ("Bearer \udcff\ud800", None),
         (f"Digest {PROVIDER}", None),
         (PROVIDER, None),
     ],
@@ -266,7 +266,7 @@ async def test_nothing_shows_a_token(bench, file):
     assert "hush-hush" not in repr(auth.settings)
 
 
-@given(st.text(st.characters(codec=None, categories=None)), st.sampled_from(["Bearer ", "Basic ", "basic ", ""]))
+@given(st.text(st.characters(exclude_categories=[])), st.sampled_from(["Bearer ", "Basic ", "basic ", ""]))
 async def test_whatever_strangers_show_is_nobody(text, scheme):
     """Nothing raises, whatever the header holds."""
     auth = await started(Bench(), "tokens: [{kind: bearer, token: hush-hush}, {kind: basic, token: 'hush:hush'}]")
