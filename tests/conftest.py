@@ -50,11 +50,11 @@ def nothing_left_behind(request):
     """Fail the test that leaves a task, a TCP connection, a listening socket or a child process."""
     if inspect.iscoroutinefunction(inspect.unwrap(request.function)):
         request.getfixturevalue("no_task_left_behind")
-    before = _sockets() | _children()
+    sockets, children = _open_sockets(), _children()
     yield
     # A closed gRPC connection and an ended process take a moment to go.
     deadline = time.monotonic() + 2
-    while (left := (_sockets() | _children()) - before) and time.monotonic() < deadline:
+    while (left := _described(_open_sockets() - sockets) | (_children() - children)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not left, f"left behind by the test: {sorted(left)}"
 
@@ -78,16 +78,22 @@ def _cancel_all():
         task.cancel(f"the test takes longer than {_PATIENCE} s")
 
 
-def _sockets():
-    """The TCP connections and the listening sockets of this process."""
-    mine = {_target(descriptor) for descriptor in _entries("fd")}
+def _open_sockets():
+    """The sockets of this process, by their names in /proc."""
+    return {target for descriptor in _entries("fd") if (target := _target(descriptor)).startswith("socket:")}
+
+
+def _described(sockets):
+    """Those that are TCP connections or listen. The tables of the kernel are read only where there is a question."""
     found = set()
+    if not sockets:
+        return found
     for table in ("tcp", "tcp6"):
         for _, local, remote, state, *_, inode in _rows(table, 10):
-            if state in _OPEN and f"socket:[{inode}]" in mine:
+            if state in _OPEN and f"socket:[{inode}]" in sockets:
                 found.add(f"{table} {local} -> {remote} state {state} inode {inode}")
     for *_, flags, _type, _state, inode in _rows("unix", 7):
-        if flags == _UNIX_LISTENS and f"socket:[{inode}]" in mine:
+        if flags == _UNIX_LISTENS and f"socket:[{inode}]" in sockets:
             found.add(f"unix listener inode {inode}")
     return found
 
