@@ -65,7 +65,10 @@ class Listeners:
     def serving(self) -> list[tuple[str, list[str]]]:
         """What listens now: `http://localhost:4318` or `grpc://localhost:4317`, and the paths that are served there."""
         return sorted(
-            (server.address, sorted({route.rpartition(" ")[2] for route in server.table}))
+            (
+                server.address,
+                sorted({route.rpartition(" ")[2] for route, claim in server.table.items() if claim.lease.is_open}),
+            )
             for server in self._servers.values()
             if server.is_listening
         )

@@ -179,8 +179,15 @@ class SharedServer(ABC, Generic[S, H]):
 
     @property
     def address(self) -> str:
-        """Scheme and endpoint: `http://localhost:4318`, `grpc://localhost:4317`."""
-        return f"{self.kind.lower()}://{self.endpoint}"
+        """Scheme and where it listens: `http://localhost:4318`, `grpc://localhost:4317`, `https://unix:///run/a.sock`.
+
+        With TLS it is `https` or `grpcs`.
+        """
+        applied = self._applied or self.default_settings()
+        scheme = self.kind.lower() + ("s" if getattr(applied, "tls", None) is not None else "")
+        if self.endpoint.path is not None or self.endpoint.port:
+            return f"{scheme}://{self.endpoint}"
+        return f"{scheme}://{str(self.endpoint).rpartition(':')[0]}:{self.port}"
 
     @property
     def is_listening(self) -> bool:

@@ -322,6 +322,22 @@ async def test_a_port_that_this_process_holds_under_another_name_is_pointed_out(
             await second.open()
 
 
+async def test_what_listens_can_be_asked():
+    """With the port that was found, and with the paths that are open."""
+    listeners = Listeners()
+    served = listeners.grpc(ANY, "receivers.a")
+    served.unary("s.S", "A", echo)
+    closing = http(listeners, "receivers.b", "/gone")
+    async with opened(http(listeners, "receivers.a", "/b", "/a"), served) as (web_lease, _):
+        await closing.open()
+        await closing.close()
+        assert listeners.serving() == [
+            (f"grpc://127.0.0.1:{served.port}", ["/s.S/A"]),
+            (f"http://127.0.0.1:{web_lease.port}", ["/a", "/b"]),
+        ]
+    assert listeners.serving() == []
+
+
 async def test_a_failed_open_leaves_nothing_behind():
     """After the address is free the same lease opens."""
     with socket.socket() as holder:

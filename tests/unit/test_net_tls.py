@@ -74,6 +74,7 @@ async def test_tls_serves_the_certificate(kind, authority):
     """A client that trusts the authority is served without a certificate of its own."""
     async with opened(lease(kind, tls(authority))) as served:
         assert await ask(kind, served.port, authority) == b""
+        assert served.address == f"{kind}s://127.0.0.1:{served.port}"
 
 
 @KINDS
