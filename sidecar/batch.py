@@ -91,7 +91,8 @@ class Batch:
             data: the serialized request. Not checked here: `message` raises when it can't be decoded.
             message: the decoded request. The batch owns it from now on.
             context: where it comes from.
-            build: makes the message on first use, so that a refused batch costs no conversion. Needs `items`.
+            build: makes the message on first use, so that a refused batch costs no conversion. Needs `items`. Called
+                once per copy of the batch: each time it gives a message of its own.
             items: the number of items, where it is known without looking.
         """
         if data is None and message is None and (build is None or items is None):
@@ -183,7 +184,12 @@ class Batch:
         return self
 
     def copy(self) -> Batch:
-        """An equal batch whose edits don't show here. Shares the bytes, which nobody can change."""
+        """An equal batch whose edits don't show here. Shares the bytes, which nobody can change.
+
+        A batch that has not been built stays so: its copy builds a message of its own, when it is needed.
+        """
+        if self._build is not None:
+            return Batch(self.signal, context=self.context, build=self._build, items=self._items)
         return Batch(self.signal, self.encode(), context=self.context, items=self._items)
 
     def keep(self, wanted: Callable[[Any], bool]) -> Batch | None:

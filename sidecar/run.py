@@ -16,6 +16,7 @@ from typing import Any, Final, TextIO, TypeVar
 from config.dump import dump
 from config.problems import ConfigError
 from config.resolve import Resolved
+from sidecar.allocator import keep_large_buffers
 from sidecar.control import ControlServer
 from sidecar.errors import StartError
 from sidecar.registry import Registry
@@ -58,6 +59,7 @@ def run(options: Options, registry: Registry) -> int:
     Raises:
         ConfigError: the document is wrong; nothing has been started.
     """
+    keep_large_buffers()
     return _on_fastest_loop(Process(options, registry).run())
 
 
