@@ -19,7 +19,7 @@ from sidecar.errors import DeliveryError, Retryable
 from sidecar.net.body import BODIES, Bodies
 from sidecar.net.cors import Cors
 from sidecar.net.http_connection import ConnectionLimits, Connections
-from sidecar.net.shared import RETRY_AFTER, Lease, SharedServer
+from sidecar.net.shared import RETRY_AFTER, Claim, Lease, SharedServer
 from sidecar.net.sockets import BACKLOG, bind, close_all
 from sidecar.net.status import UnknownPath, WrongMethod, http_answer
 from sidecar.net.tls import Certificates, Renewal, TlsServerSettings
@@ -67,7 +67,8 @@ class HttpLease(Lease[HttpServerSettings, Route]):
 
         Args:
             method: in upper case.
-            path: exactly as it is requested, without the query.
+            path: exactly as it is requested, without the query; one that ends in `/*` serves all that lie below it and
+                are not served by themselves.
             handler: called for each request.
             cors: lets web pages of other origins send: answers `OPTIONS`, and marks every response.
 
@@ -155,7 +156,8 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
             self._renewal = None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        claim = self.table.get(f"{request.method} {request.rel_url.raw_path}")
+        wanted = f"{request.method} {request.rel_url.raw_path}"
+        claim = self.table.get(wanted) or self._above(wanted)
         if claim is None:
             return self._unclaimed(request)
         route = claim.handler
@@ -167,6 +169,11 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
             response.force_close()
         response.headers["Server"] = _SERVER
         return response
+
+    def _above(self, wanted: str) -> Claim[HttpServerSettings, Route] | None:
+        """The nearest route with a `/*` under which a method and path lie."""
+        above = [route for route in self.table if route.endswith("/*") and wanted.startswith(route[:-1])]
+        return self.table[max(above, key=len)] if above else None
 
     async def _serve(
         self, lease: Lease[HttpServerSettings, Route], route: Route, request: web.BaseRequest

@@ -46,6 +46,25 @@ async def test_an_unknown_path_is_404_and_a_path_is_exact():
             assert (await exchange(served.port, "POST", path)).status == status, path
 
 
+async def test_a_path_with_a_star_serves_what_lies_below_it():
+    """The nearest one, and a path of its own before any; not the path above, and no other method."""
+
+    def saying(word):
+        async def handler(_request):
+            return web.Response(text=word)
+
+        return handler
+
+    made = lease()
+    for path in ("/a/*", "/a/b/*", "/a/b/c"):
+        made.route("POST", path, saying(path))
+    async with opened(made) as served:
+        for path, body in (("/a/x", b"/a/*"), ("/a/b/x/y", b"/a/b/*"), ("/a/b/c", b"/a/b/c"), ("/a/bc", b"/a/*")):
+            assert (await exchange(served.port, "POST", path)).body == body, path
+        assert (await exchange(served.port, "POST", "/a")).status == 404
+        assert (await exchange(served.port, "GET", "/a/x")).status == 404
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 async def test_another_method_is_405_with_what_is_allowed(method):
     """As HTTP requires."""
