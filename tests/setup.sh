@@ -21,3 +21,14 @@ elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 else
   echo "Chromium is not there: the tests with a browser are skipped"
 fi
+
+# A Prometheus server and promtool. Debian starts the server at once where there is an init system; nobody wants that.
+if command -v prometheus >/dev/null && command -v promtool >/dev/null; then
+  :
+elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+    apt-get install -y -qq --no-install-recommends prometheus; } >/dev/null 2>&1 ||
+    echo "Prometheus could not be installed: the tests with a Prometheus server are skipped"
+else
+  echo "Prometheus is not there: the tests with a Prometheus server are skipped"
+fi

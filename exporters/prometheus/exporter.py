@@ -172,7 +172,7 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
             self._named.add(shown)
             self.context.meter.counter(
                 "sidecar_prometheus_refused_points",
-                "Points, log records and spans that are not shown, by metric name and reason",
+                "Points, log records and spans that are not shown, by metric name and reason.",
                 metric=shown[:200],
                 reason=reason,
             ).add(count)
@@ -188,13 +188,13 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
 
     def _measure(self) -> None:
         meter, store = self.context.meter, self.store
-        meter.gauge("sidecar_prometheus_series", "Series that a scrape shows", lambda: store.size)
-        meter.gauge("sidecar_prometheus_families", "Metric names that a scrape shows", lambda: len(store.families))
-        meter.gauge(
-            "sidecar_prometheus_delta_gaps",
-            "Deltas that did not start where the last one ended",
-            lambda: store.feed.gap_count,
-        )
+        for name, description, read in (
+            ("series", "Series that a scrape shows.", lambda: store.size),
+            ("series_limit", "Series that a scrape may show (max_series).", lambda: store.limits.max_series),
+            ("families", "Metric names that a scrape shows.", lambda: len(store.families)),
+            ("delta_gaps", "Deltas that did not start where the last one ended.", lambda: store.feed.gap_count),
+        ):
+            meter.gauge(f"sidecar_prometheus_{name}", description, read)
 
 
 def _limits(settings: PrometheusSettings) -> Limits:

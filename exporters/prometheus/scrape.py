@@ -62,9 +62,9 @@ class Scrapes:
         self._limit = limit
         self._meter = meter
         self._running = 0
-        self._bytes = meter.counter("sidecar_prometheus_scrape_bytes", "Bytes of pages before compression")
+        self._bytes = meter.counter("sidecar_prometheus_scrape_bytes", "Bytes of pages before compression.")
         self._seconds = meter.histogram(
-            "sidecar_prometheus_scrape_duration_seconds", "How long scrapes took, sending included", _TIME_BUCKETS
+            "sidecar_prometheus_scrape_duration_seconds", "How long scrapes took, sending included.", _TIME_BUCKETS
         )
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -79,7 +79,7 @@ class Scrapes:
             except Unauthenticated as error:
                 return web.Response(status=error.http_status, text=f"{error}\n", headers=_CHALLENGE)
         answer = negotiate(request.headers.get(hdrs.ACCEPT, ""), openmetrics=self._openmetrics)
-        self._meter.counter("sidecar_prometheus_scrapes", "Scrapes by format", format=answer.format.value).add(1)
+        self._meter.counter("sidecar_prometheus_scrapes", "Scrapes by format.", format=answer.format.value).add(1)
         compressed = accepts_gzip(request.headers.get(hdrs.ACCEPT_ENCODING, ""))
         headers: dict[str, str] = {hdrs.CONTENT_TYPE: answer.content_type, hdrs.VARY: "Accept, Accept-Encoding"}
         if compressed:
