@@ -296,8 +296,9 @@ def test_empty_values(value):
 
 def test_null_in_an_array_keeps_its_place():
     """As the empty value, which is what clients mean."""
-    values = parse(AnyValue, b'{"arrayValue":{"values":[{"intValue":1},null,{}]}}').array_value.values
-    assert list(values) == [AnyValue(int_value=1), AnyValue(), AnyValue()]
+    value, repairs = parse_counting(AnyValue, b'{"arrayValue":{"values":[{"intValue":1},null,{}]}}')
+    assert list(value.array_value.values) == [AnyValue(int_value=1), AnyValue(), AnyValue()]
+    assert repairs == {"null": 1}
 
 
 def test_of_two_members_of_a_oneof_the_last_one_wins():

@@ -208,7 +208,7 @@ def mutations(draw, data):
     """Bytes with some of them changed, left out or doubled."""
     mutated = bytearray(data)
     for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, len(mutated) - 1))
+        place = draw(st.integers(0, len(mutated)))
         mutated[place : place + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
     return bytes(mutated)
 

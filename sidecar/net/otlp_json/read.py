@@ -113,9 +113,15 @@ _MAX_DEPTH: Final = 100
 _OLD_SCOPES: Final = 1000
 """The field of the scopes until OTLP 0.19. It goes out as it came, and salvage moves it, as it does for protobuf."""
 
+# What stands before the key, the value and the text of a short attribute, by their lengths.
 _KEYS: Final = prefixes(tag(KeyValue.KEY_FIELD_NUMBER, LENGTH_DELIMITED))
 _VALUES: Final = prefixes(tag(KeyValue.VALUE_FIELD_NUMBER, LENGTH_DELIMITED))
-_STRINGS: Final = prefixes(tag(AnyValue.STRING_VALUE_FIELD_NUMBER, LENGTH_DELIMITED))
+_TEXT_VALUES: Final = tuple(
+    before_value + before_text
+    for before_value, before_text in zip(
+        _VALUES[2:], prefixes(tag(AnyValue.STRING_VALUE_FIELD_NUMBER, LENGTH_DELIMITED)), strict=False
+    )
+)
 _SCALARS: Final = {
     name: scalar(field, tag(field.number, wire_type(field)))
     for field in AnyValue.DESCRIPTOR.fields
@@ -206,17 +212,20 @@ def _attributes_writer(head: bytes, write_any_shape: Writer) -> Writer:
         parts: list[bytes] = []
         for pair in _array(value):
             try:
-                if len(pair) != 2:
+                any_value = pair["value"]
+                if len(pair) != 2 or len(any_value) != 1:
                     raise LookupError
                 key = pair["key"].encode()
-                ((kind, item),) = pair["value"].items()
-                if kind == "stringValue":
-                    text = item.encode()
-                    data = _STRINGS[len(text)] + text
+                key_size = len(key)
+                if "stringValue" in any_value:
+                    data = any_value["stringValue"].encode()
+                    size = len(data)
+                    parts += heads[key_size + size + 6], _KEYS[key_size], key, _TEXT_VALUES[size], data
                 else:
+                    ((kind, item),) = any_value.items()
                     data = _SCALARS[kind](item, state)
-                key_size, size = len(key), len(data)
-                parts += heads[key_size + size + 4], _KEYS[key_size], key, _VALUES[size], data
+                    size = len(data)
+                    parts += heads[key_size + size + 4], _KEYS[key_size], key, _VALUES[size], data
             except (LookupError, TypeError, AttributeError, ValueError, InvalidValue):
                 try:
                     parts.append(delimited(head, write_any_shape(pair, state)))
@@ -232,9 +241,12 @@ def _messages_writer(head: bytes, write_contents: Writer) -> Writer:
         items, parts = _array(value), []
         try:
             for item in items:
-                # Null is how some clients write an empty AnyValue; leaving it out would move its neighbours.
-                data = b"" if item is None else write_contents(item, state)
-                parts.append(delimited(head, data))
+                if item is None:
+                    # How some clients write an empty AnyValue; leaving it out would move its neighbours.
+                    state.repaired("null")
+                    parts.append(delimited(head, b""))
+                else:
+                    parts.append(delimited(head, write_contents(item, state)))
         except InvalidValue as error:
             raise error.below(len(parts)) from None
         return b"".join(parts)

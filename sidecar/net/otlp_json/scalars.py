@@ -205,7 +205,7 @@ def _integer_writer(
     def write(value: Any, state: State) -> bytes:
         if type(value) is int:
             number = value
-        elif type(value) is str and value.isdecimal() and value.isascii() and len(value) <= _LONGEST_INTEGER:
+        elif type(value) is str and value.encode().isdigit() and len(value) <= _LONGEST_INTEGER:  # bytes are ASCII only
             number = int(value)
         elif names and type(value) is str and value in names:
             number = names[value]

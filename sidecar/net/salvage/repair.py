@@ -48,7 +48,6 @@ _ITEMS: Final = frozenset(
     )
 )
 
-
 # The fields of every request and of every resource's entry in it.
 _RESOURCES: Final = 1
 _SCOPES: Final = 2
@@ -241,7 +240,7 @@ def _role(message: Descriptor | None, around: tuple[str, ...] = ()) -> _Role:
         return _Role.ITEM
     around = (*around, message.full_name)
     below = {_role(field.message_type, around) for field in message.fields}
-    return _Role.PART if below == {_Role.PART} else _Role.ENVELOPE
+    return _Role.ENVELOPE if below - {_Role.PART} else _Role.PART
 
 
 def _count_items(field: _Field, data: bytes) -> int:

@@ -132,15 +132,7 @@ class Check:
             for point in points
             if not point.time_unix_nano or point.WhichOneof("value") is None or point.exemplars
         ]
-        self._reject(points, suspects, self._number_problem)
-
-    def _number_problem(self, point: Any) -> str:
-        if not point.time_unix_nano:
-            return "time"
-        if point.WhichOneof("value") is None and not point.flags & DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK:
-            return "value"
-        self._mend_exemplars(point.exemplars)
-        return ""
+        self._reject(points, suspects, lambda point: self._point_problem(point, _number_problem))
 
     def _histograms(self, points: Any) -> None:
         suspects = []
@@ -154,29 +146,21 @@ class Check:
                     increasing = bounds
                 else:
                     suspects.append(point)
-        self._reject(points, suspects, self._histogram_problem)
-
-    def _histogram_problem(self, point: Any) -> str:
-        if not point.time_unix_nano:
-            return "time"
-        bounds, counts = point.explicit_bounds, point.bucket_counts
-        if (bounds or counts) and (len(counts) != len(bounds) + 1 or not _increase(bounds[:])):
-            return "buckets"
-        self._mend_exemplars(point.exemplars)
-        return ""
+        self._reject(points, suspects, lambda point: self._point_problem(point, _bucket_problem))
 
     def _exponential_histograms(self, points: Any) -> None:
         suspects = [point for point in points if not point.time_unix_nano or point.exemplars]
-        self._reject(points, suspects, self._exponential_histogram_problem)
-
-    def _exponential_histogram_problem(self, point: Any) -> str:
-        if not point.time_unix_nano:
-            return "time"
-        self._mend_exemplars(point.exemplars)
-        return ""
+        self._reject(points, suspects, lambda point: self._point_problem(point, lambda _: ""))
 
     def _summaries(self, points: Any) -> None:
-        self._reject(points, points, _summary_problem)
+        self._reject(points, points, lambda point: _quantile_problem(point) if point.time_unix_nano else "time")
+
+    def _point_problem(self, point: Any, problem_of_kind: Callable[[Any], str]) -> str:
+        """The problem of a suspect; where there is none, its exemplars are mended."""
+        problem = problem_of_kind(point) if point.time_unix_nano else "time"
+        if not problem:
+            self._mend_exemplars(point.exemplars)
+        return problem
 
     def _mend_exemplars(self, exemplars: Any) -> None:
         self._drop("exemplar", exemplars, [each for each in exemplars if each.WhichOneof("value") is None])
@@ -190,9 +174,18 @@ class Check:
             _take_out(parts, doomed)
 
 
-def _summary_problem(point: Any) -> str:
-    if not point.time_unix_nano:
-        return "time"
+def _number_problem(point: Any) -> str:
+    absent_on_purpose = point.flags & DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+    return "" if absent_on_purpose or point.WhichOneof("value") is not None else "value"
+
+
+def _bucket_problem(point: Any) -> str:
+    bounds, counts = point.explicit_bounds[:], point.bucket_counts
+    sound = len(counts) == len(bounds) + 1 and _increase(bounds)
+    return "" if sound or not (bounds or counts) else "buckets"
+
+
+def _quantile_problem(point: Any) -> str:
     sound = all(0 <= each.quantile <= 1 and not each.value < 0 for each in point.quantile_values)
     return "" if sound else "quantiles"
 
