@@ -289,14 +289,13 @@ class Rotel(ManagedProcess):
         )
 
     @classmethod
-    def to(cls, endpoint, folder, protocol="grpc", compression="gzip"):
-        """One that sends everything on to another OTLP server."""
+    def to(cls, endpoint, folder, protocol="grpc"):
+        """One that sends everything on to another OTLP server, compressed: it does so whatever it is told."""
         return cls(
             folder,
             *("--exporter", "otlp"),
             *("--otlp-exporter-endpoint", endpoint),
             *("--otlp-exporter-protocol", protocol),
-            *("--otlp-exporter-compression", compression),
         )
 
     async def wait_until_ready(self):
