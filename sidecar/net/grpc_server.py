@@ -217,8 +217,11 @@ class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):
 
 def _credentials(certificates: Certificates, renewed: list[Certificates]) -> grpc.ServerCredentials:
     def fetch() -> grpc.ServerCertificateConfiguration | None:
-        # Called by a thread of the library before each handshake.
-        return _configuration(renewed.pop()) if renewed else None
+        # Called by threads of the library before each handshake.
+        try:
+            return _configuration(renewed.pop())
+        except IndexError:
+            return None
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(certificates),

@@ -10,12 +10,17 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from sidecar.errors import DeliveryError, Permanent, Retryable
 from sidecar.net.shared import LAST_WORDS
+from sidecar.net.status import http_answer
 
 _LOGGER: Final = logging.getLogger("sidecar.net.http")
 # aiohttp has no word for "never"; ten years are enough.
 _NEVER: Final = 10 * 365 * 86400.0
-_FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 45\r\nConnection: close\r\n\r\n{"code":14,"message":"too many connections"}\n'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +78,11 @@ class Connection(web.RequestHandler):
         if status >= 500:
             # A mistake of ours outside the handlers, whose exceptions never get here. It may pass later.
             _LOGGER.error("a request from %s failed", request.remote, exc_info=exc)
-            status, message = 503, "internal error; the sidecar's log says more"
+            error: DeliveryError = Retryable("internal error; the sidecar's log says more", reason="internal")
         else:
             _LOGGER.debug("not an HTTP request from %s: %s", request.remote, message)
-        response = web.Response(status=status, text=f"{message}\n")
+            error = Permanent(f"not an HTTP request: {message}")
+        response = http_answer(error, request)
         response.force_close()
         return response
 

@@ -21,14 +21,12 @@ from sidecar.net.cors import Cors
 from sidecar.net.http_connection import ConnectionLimits, Connections
 from sidecar.net.shared import RETRY_AFTER, Claim, Lease, SharedServer
 from sidecar.net.sockets import BACKLOG, bind, close_all
-from sidecar.net.status import UnknownPath, WrongMethod, http_answer
+from sidecar.net.status import SERVER, UnknownPath, WrongMethod, http_answer
 from sidecar.net.tls import Certificates, Renewal, TlsServerSettings
 
 HttpHandler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _LOGGER: Final = logging.getLogger("sidecar.net.http")
-# Nobody needs to know the versions of what it is made of.
-_SERVER: Final = "otlp-sidecar"
 
 
 class HttpServerSettings(Settings):
@@ -167,7 +165,7 @@ class HttpServer(SharedServer[HttpServerSettings, Route]):
         if not self._keep_alive or not request.content.is_eof():
             # What is left of a body that nobody wants is not worth the wait.
             response.force_close()
-        response.headers["Server"] = _SERVER
+        response.headers["Server"] = SERVER
         return response
 
     def _above(self, wanted: str) -> Claim[HttpServerSettings, Route] | None:

@@ -18,6 +18,8 @@ PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 # The specification names only the first; the second is what IANA knows.
 PROTOBUF_TYPES: Final = frozenset({PROTOBUF, "application/protobuf"})
+# Nobody needs to know the versions of what the server is made of, which the library would tell.
+SERVER: Final = "otlp-sidecar"
 
 GrpcContext: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
@@ -69,7 +71,7 @@ def http_answer(error: DeliveryError, request: web.BaseRequest) -> web.Response:
     """
     encoding = PROTOBUF if media_type(request) in PROTOBUF_TYPES else JSON
     body = status_of(error).SerializeToString() if encoding == PROTOBUF else _json(error)
-    headers = {"Content-Type": encoding}
+    headers = {"Content-Type": encoding, "Server": SERVER}
     after = _after(error)
     if after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(after)))

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+import orjson
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -116,8 +117,9 @@ async def test_an_unexpected_error_may_pass_later(error, caplog):
 
 async def test_the_answer_does_not_tell_what_it_is_made_of():
     """No versions of libraries in the Server header."""
-    async with opened(lease(a=echo)) as served:
-        assert (await exchange(served.port, "POST", "/a")).headers["server"] == "otlp-sidecar"
+    async with opened(lease(a=echo, b=raising(Permanent("bad")))) as served:
+        for method, path in (("POST", "/a"), ("POST", "/b"), ("POST", "/c"), ("GET", "/a"), ("G@T", "/a")):
+            assert (await exchange(served.port, method, path)).headers["server"] == "otlp-sidecar"
 
 
 async def test_requests_follow_each_other_on_one_connection():
@@ -168,6 +170,7 @@ async def test_what_is_not_http_is_400_and_closed(junk, caplog):
         await wire.send(junk)
         answer = await wire.answer()
         assert (answer.status, await wire.rest()) == (400, b"")
+        assert orjson.loads(answer.body)["message"].startswith("not an HTTP request: ")
     assert not caplog.records
 
 
@@ -268,6 +271,7 @@ async def test_connections_above_the_limit_are_told_to_come_again():
         async with connect(served.port) as refused:
             answer = await refused.answer()
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert orjson.loads(answer.body) == {"code": 14, "message": "too many connections"}
         go_on.set()
         assert [(await one).status for one in working] == [200, 200]
         assert (await exchange(served.port, "POST", "/a")).status == 200
