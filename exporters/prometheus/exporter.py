@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from exporters.prometheus.derived import LogMetrics, SpanMetrics
 from exporters.prometheus.escaping import escaped_families
@@ -113,6 +113,12 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
     async def stop(self) -> None:
         """Finish the scrapes under way, and let go of the listener."""
         await self._lease.close()
+
+    def carry(self, old: Self) -> None:
+        """Go on with the series of the exporter that this one succeeds, unless names or labels are made differently."""
+        ours, theirs = self.settings, old.settings
+        if (self._intake.rules, ours.logs, ours.traces) == (old._intake.rules, theirs.logs, theirs.traces):
+            self._intake.adopt(old._intake)
 
     async def export(self, batch: Batch) -> None:
         """Update the series.

@@ -327,6 +327,13 @@ class Intake:
             self._sources.clear()
             self._remembered = 0
 
+    def adopt(self, other: Intake) -> None:
+        """Take over what another one with the same rules has met, together with its store."""
+        self.store.adopt(other.store)
+        self._sources, other._sources = other._sources, {}
+        self._targets, other._targets = other._targets, {}
+        self._remembered, other._remembered = other._remembered, 0
+
     def prune(self) -> Iterator[None]:
         """Forget series that are no longer in the store, a slice at a time. Run it when some have expired."""
         for key, source in list(self._sources.items()):

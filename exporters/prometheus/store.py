@@ -184,5 +184,12 @@ class Store:
                         self._aside[family.name, family.type, one.labels] = one
                 yield len(expired)
 
+    def adopt(self, other: Store) -> None:
+        """Take everything out of another store into this one, which is empty."""
+        self.families, other.families = other.families, {}
+        self._reserved, other._reserved = other._reserved, {}
+        self._aside, other._aside = other._aside, OrderedDict()
+        self.size, other.size = other.size, 0
+
     def __repr__(self) -> str:
         return f"<Store [{self.size} of {self.limits.max_series} series, {len(self.families)} families]>"

@@ -235,6 +235,24 @@ async def test_memory_is_bounded_by_the_cap_under_endless_churn(monkeypatch):
     assert subject.dropped("series_limit") > 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "value"),
+    [("max_series: 7", 8), ("metric_expiration: 1h", 8), ("namespace: x", None), ("logs: {labels: []}", 3)],
+)
+async def test_a_successor_goes_on(settings, value):
+    """After a reload sums go on and nothing is missing, unless series have other names or labels now."""
+    old, new = Subject(), Subject(settings)
+    await old.feed(sum_("d", point(5, start=0, time=10), temporality=DELTA), resource={**RESOURCE, "host.name": "h"})
+    new.exporter.carry(old.exporter)
+    if value == 8:
+        assert new.read().names() == {"d_total", "target_info"}
+        assert old.page() == b""
+    await new.feed(sum_("d", point(3, start=10, time=20), temporality=DELTA), resource={**RESOURCE, "host.name": "h"})
+    assert new.read().values("d_total") == ([value] if value else [])
+    await later(new, 10_000)
+    assert new.page() == b""
+
+
 async def test_series_cap_refuses_new_series_only(caplog):
     """Those that are known go on; what is refused is counted, also by metric name, and logged once."""
     subject = Subject("max_series: 2")
