@@ -46,6 +46,7 @@ class Shipment:
         attempts: how often it has been tried.
         reported: items of `batch` that the exporter has counted as lost.
         first_tried_at: monotonic seconds.
+        is_settled: whether all of it has arrived or was given up.
     """
 
     signal: Signal
@@ -55,6 +56,7 @@ class Shipment:
     attempts: int = 0
     reported: int = 0
     first_tried_at: float = 0.0
+    is_settled: bool = False
 
     @property
     def items(self) -> int:
@@ -123,6 +125,12 @@ class Backlog:
 
     # What a storage does differently.
 
+    async def store(self, entries: Sequence[Entry]) -> None:
+        """Commit requests to the storage. Raises StorageError."""
+
+    async def written(self) -> None:
+        """Return when what has been noted so far is on disk, or the disk has refused it."""
+
     async def load(self, shipment: Shipment) -> list[Entry]:
         """Fill in the shipment's batch. Returns requests that can't be read any more, and are not in it."""
         shipment.batch = Batch.join([entry.batch for entry in shipment.entries if entry.batch is not None])
@@ -133,6 +141,9 @@ class Backlog:
 
     def done(self, entries: Sequence[Entry]) -> None:
         """Forget requests that have arrived or were given up."""
+
+    def bury(self, entries: Sequence[Entry], reason: str, message: str) -> None:
+        """Set requests aside that were given up."""
 
     def _removed(self, entry: Entry) -> Entry:
         self._weight[entry.signal] -= self._weigh(entry)

@@ -8,6 +8,7 @@
 There are no worker tasks: whatever changes (a commit, an end of an attempt, a timer) calls `_dispatch`, which starts as
 many attempts as the throttle allows. Everything runs on one event loop, so no state is ever seen half changed.
 """
+# ruff: noqa: SLF001 (an outbox and its successor are of one class)
 
 from __future__ import annotations
 
@@ -40,10 +41,11 @@ _current: ContextVar[Shipment | None] = ContextVar("shipment", default=None)
 
 # What a queue in memory may take, unless `max_bytes` is written.
 DEFAULT_MAX_BYTES: Final = Size("128MiB")
-# With a single consumer the order is kept, which one bad batch may cost the others at most so many seconds.
-_ORDER_PATIENCE: Final = 60.0
-# What senders are told to wait when the disk refuses.
-_STORAGE_RETRY_AFTER: Final = 5.0
+# With a single consumer the order is kept. After so many seconds (or `max_elapsed_time`) of failures another batch is
+# tried once, which tells a dead server from a bad batch.
+_ORDER_PATIENCE: Final = 300.0
+# What senders are told to wait when the disk refuses, or the sidecar stops.
+_RETRY_AFTER: Final = 5.0
 
 
 class Outbox:
@@ -89,9 +91,12 @@ class Outbox:
         self._under_way: dict[asyncio.Task[None], Shipment] = {}
         self._prefer_retry = True
         self._draining = False
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._successor: Outbox | None = None
-        self._room = asyncio.Condition()
+        self._predecessor: Outbox | None = None
+        self._last_detour = 0.0
+        self._room = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -131,24 +136,20 @@ class Outbox:
 
         What is under way there ends there; what has to be tried again after that comes here.
         """
-        old._successor = self
-        self.balance = old.balance
+        old._successor, self._predecessor = self, old
+        self.balance, self.held = old.balance, old.held
         self._backlog, old._backlog = old._backlog, Backlog(self._queue.batch, self._now)
         self._backlog.adapt(self._queue.batch)
         if isinstance(self._backlog, StoredBacklog):
             self._backlog.on_refilled = self._dispatch
         for handle in old._delayed.values():
             handle.cancel()
-        waiting = [*old._retries, *old._delayed]
+        self._retries.extend([*old._retries, *old._delayed])
         old._retries.clear()
         old._delayed.clear()
-        self.held, old.held = old.held, Held()
-        for shipment in old._under_way.values():
-            for entry in shipment.entries:
-                self.held.remove(entry.items, entry.size)
-                old.held.add(entry.items, entry.size)
-        self._retries.extend(waiting)
-        if not old.held.requests:
+        old._cancel_timer()
+        old._wake_senders()
+        if not old._under_way:
             old._idle.set()
         if self.held.requests:
             self._idle.clear()
@@ -156,11 +157,27 @@ class Outbox:
 
     def take(self, shipment: Shipment) -> None:
         """Take over a shipment that failed at the predecessor."""
-        for entry in shipment.entries:
-            self.held.add(entry.items, entry.size)
-        self._idle.clear()
-        self._retries.append(shipment)
+        self._to_retries(shipment)
         self._dispatch()
+
+    @property
+    def _heir(self) -> Outbox:
+        """Who holds what this outbox has taken: itself, until it has a successor."""
+        heir = self
+        while heir._successor is not None:
+            heir = heir._successor
+        return heir
+
+    @property
+    def _busy(self) -> int:
+        """How many attempts are under way, those of predecessors included."""
+        before = self._predecessor
+        if before is None:
+            return len(self._under_way)
+        others = before._busy
+        if not others:
+            self._predecessor = None
+        return len(self._under_way) + others
 
     # The way in.
 
@@ -173,6 +190,8 @@ class Outbox:
         """
         if self._successor is not None:
             return await self._successor.reserve(batch)
+        if self._is_closed:
+            raise self._stopped()
         entries = [self._entry(part) for part in self._parts(batch)]
         needed = Held(len(entries), sum(entry.items for entry in entries), sum(entry.size for entry in entries))
         if not self._fits(Held(), needed):
@@ -182,8 +201,12 @@ class Outbox:
                 "queue; send smaller requests, or raise sending_queue.queue_size and max_bytes"
             )
         admitted = await self._make_room(needed, entries)
+        heir = self._heir
+        if heir is not self:  # since it waited for room
+            return await heir.reserve(batch)
         if admitted:
             self.held.add(needed.items, needed.bytes, needed.requests)
+            self._idle.clear()
         elif not self._queue.on_full.startswith("drop"):
             self._counts.not_queued(batch.signal, needed.items)
             raise Retryable(f"{self._id}: sending queue is full", reason="queue_full", after=self._wait())
@@ -229,8 +252,9 @@ class Outbox:
             return True
         if not self._queue.block_on_overflow:
             return False
-        async with self._room:
-            await self._room.wait_for(lambda: self._draining or self._fits(self.held, needed))
+        while not (self._draining or self._successor or self._fits(self.held, needed)):
+            self._room.clear()
+            await self._room.wait()
         return not self._draining
 
     def _wait(self) -> float:
@@ -239,28 +263,23 @@ class Outbox:
 
     async def store(self, entries: Sequence[Entry]) -> None:
         """Commit to the storage, where there is one. Raises Retryable."""
-        if self._successor is not None:
-            await self._successor.store(entries)
-        elif isinstance(self._backlog, StoredBacklog):
-            try:
-                await self._backlog.store(entries)
-            except StorageError as error:
-                self._health.degraded(f"storage: {error}")
-                raise Retryable(f"{self._id}: storage: {error}", reason="storage", after=_STORAGE_RETRY_AFTER) from None
+        if self._heir._is_closed:
+            raise self._stopped()
+        try:
+            await self._heir._backlog.store(entries)
+        except StorageError as error:
+            self._health.degraded(f"storage: {error}")
+            raise Retryable(f"{self._id}: storage: {error}", reason="storage", after=_RETRY_AFTER) from None
 
     def accept(self, entries: Sequence[Entry]) -> None:
-        """Queue what a reservation held room for."""
-        if self._successor is not None:  # since the reservation was made
-            self.release(entries)
-            for entry in entries:
-                self._successor.held.add(entry.items, entry.size)
-            self._successor.accept(entries)
-            return
+        """Queue what a reservation held room for. Raises Retryable when nothing is sent any more."""
+        heir = self._heir
+        if heir._is_closed:
+            raise self._stopped()
         for entry in entries:
-            self.balance.taken += entry.items
-            self._backlog.put(entry)
-        self._idle.clear()
-        self._dispatch()
+            heir.balance.taken += entry.items
+            heir._backlog.put(entry)
+        heir._dispatch()
 
     def discard(self, entries: Sequence[Entry]) -> None:
         """Count what `on_full` does not let in."""
@@ -270,22 +289,26 @@ class Outbox:
 
     def release(self, entries: Sequence[Entry]) -> None:
         """Give back the room of requests that are gone, whatever became of them."""
+        heir = self._heir
         for entry in entries:
-            self.held.remove(entry.items, entry.size)
-        if not self.held.requests:
-            self._idle.set()
-        if self._queue.block_on_overflow:
-            asyncio.get_running_loop().create_task(self._wake_senders())
+            heir.held.remove(entry.items, entry.size)
+        if not heir.held.requests:
+            heir._idle.set()
+        heir._wake_senders()
 
-    async def _wake_senders(self) -> None:
-        async with self._room:
-            self._room.notify_all()
+    def _wake_senders(self) -> None:
+        self._room.set()
 
     # The way out.
 
     def _dispatch(self) -> None:
         """Start every attempt that may start now, and set the timer for the next moment at which one may."""
-        while self._throttle.has_room(len(self._under_way)):
+        if self._successor is not None:
+            self._heir._dispatch()
+            return
+        if self._is_closed:
+            return
+        while self._throttle.has_room(self._busy):
             shipment = self._next()
             if shipment is None:
                 break
@@ -298,8 +321,10 @@ class Outbox:
         if self._storage is not None:
             while (old := self._backlog.evict_older(self._now() - self._storage.max_age)) is not None:
                 self._give_up([old], "expired")
+        if self._keeps_order:
+            return self._next_in_order()
         # While probing, retries and fresh shipments take turns, so that a bad batch can't keep the good ones waiting.
-        retry_first = self._prefer_retry or not self._throttle.is_probing or self._keeps_order
+        retry_first = self._prefer_retry or not self._throttle.is_probing
         self._prefer_retry = not self._prefer_retry
         if retry_first and self._retries:
             return self._retries.popleft()
@@ -308,18 +333,40 @@ class Outbox:
             return self._retries.popleft()
         return fresh
 
+    def _next_in_order(self) -> Shipment | None:
+        """The oldest that there is; when that keeps failing, for once the one behind it."""
+        oldest = self._retries.popleft() if self._retries else None
+        if oldest is not None and self._is_stuck(oldest) and self._now() - self._last_detour >= self._patience:
+            self._last_detour = self._now()
+            behind = self._retries.popleft() if self._retries else self._backlog.take(flush=self._draining)
+            self._retries.appendleft(oldest)
+            if behind is not None:
+                return behind
+            return self._retries.popleft()
+        return oldest or self._backlog.take(flush=self._draining)
+
     @property
     def _keeps_order(self) -> bool:
         return self._queue.num_consumers == 1
 
+    @property
+    def _patience(self) -> float:
+        return self._settings.retry_on_failure.max_elapsed_time or _ORDER_PATIENCE
+
+    def _is_stuck(self, shipment: Shipment) -> bool:
+        return self._now() - shipment.first_tried_at >= self._patience
+
     def _set_timer(self) -> None:
+        self._cancel_timer()
+        due = 0.0 if self._retries else self._backlog.due_in()
+        if due is None or self._busy >= self._throttle.limit:
+            return  # whatever ends or comes in calls again
+        self._timer = asyncio.get_running_loop().call_later(max(due, self._throttle.pause()), self._dispatch)
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = 0.0 if self._retries else self._backlog.due_in()
-        if due is None or len(self._under_way) >= self._throttle.limit:
-            return  # whatever ends or comes in calls again
-        self._timer = asyncio.get_running_loop().call_later(max(due, self._throttle.pause()), self._dispatch)
 
     async def _attempt(self, shipment: Shipment) -> None:
         started = time.perf_counter()
@@ -340,6 +387,9 @@ class Outbox:
             self._finish(shipment)
         finally:
             self._counts.timed(started)
+        # The worker stays taken until the deletion is on disk: what a crash makes arrive twice is at most one batch per
+        # consumer.
+        await self._heir._backlog.written()
 
     async def _export(self, shipment: Shipment) -> None:
         try:
@@ -358,7 +408,10 @@ class Outbox:
 
     async def _load(self, shipment: Shipment) -> None:
         """Make the shipment's batch. Requests that can't be read any more are counted, and leave it."""
-        lost = await self._backlog.load(shipment)
+        try:
+            lost = await self._heir._backlog.load(shipment)
+        except StorageError as error:
+            raise Retryable(f"storage: {error}", reason="storage") from None
         if lost:
             shipment.entries = [entry for entry in shipment.entries if entry not in lost]
             self._logger.error("%d stored requests are damaged; they have been set aside", len(lost))
@@ -369,6 +422,8 @@ class Outbox:
 
     def _attempted(self, task: asyncio.Task[None]) -> None:
         del self._under_way[task]
+        if self._successor is not None and not self._under_way:
+            self._idle.set()
         if not task.cancelled():
             self._dispatch()
 
@@ -376,27 +431,32 @@ class Outbox:
         retry = self._settings.retry_on_failure
         self._keep_remaining(shipment, error)
         delay = backoff(retry, shipment.attempts, error.after, self._uniform)
-        elapsed = self._now() - shipment.first_tried_at
-        in_order = self._keeps_order and elapsed < _ORDER_PATIENCE
-        self._throttle.failed(delay if in_order else error.after)
+        self._throttle.failed(delay if self._keeps_order else error.after)
         self._health.degraded(f"{error}; {self.held.items} items wait")
+        elapsed = self._now() - shipment.first_tried_at
         is_over = retry.max_elapsed_time and elapsed + delay > retry.max_elapsed_time
+        heir = self._heir
         # While nothing gets through, the fault is not this batch's, and a storage can keep it.
-        if is_over and isinstance(self._backlog, StoredBacklog) and self._throttle.is_probing:
+        if is_over and heir._storage is not None and self._throttle.is_probing:
             is_over = False
         if not retry.enabled or is_over:
             self._finish_failed(shipment, "retries_exhausted" if retry.enabled else error.reason, error)
             return
         self._logger.warning("sending failed, again in %.1f s: %s", delay, error)
-        self._backlog.put_back(shipment)
-        if self._successor is not None:
-            self.release(shipment.entries)
-            self._successor.take(shipment)
-        elif in_order:
-            self._retries.appendleft(shipment)
+        heir._backlog.put_back(shipment)
+        if heir is not self:
+            heir.take(shipment)
+        elif self._keeps_order and (self._throttle.is_probing or not self._is_stuck(shipment)):
+            self._to_retries(shipment)
         else:
             loop = asyncio.get_running_loop()
             self._delayed[shipment] = loop.call_later(delay, self._retry_now, shipment)
+
+    def _to_retries(self, shipment: Shipment) -> None:
+        """Have a shipment tried again as soon as may be: with a single consumer, in its place."""
+        self._retries.append(shipment)
+        if self._keeps_order:
+            self._retries = deque(sorted(self._retries, key=lambda one: one.first_tried_at))
 
     def _retry_now(self, shipment: Shipment) -> None:
         del self._delayed[shipment]
@@ -434,10 +494,11 @@ class Outbox:
         self._counts.failed(shipment.signal, left)
         self._count_dropped(shipment.signal, reason, left)
         if self._queue.dead_letter:
-            self.bury(shipment.entries, reason, str(error))
+            self._heir._backlog.bury(shipment.entries, reason, str(error))
         self._settle(shipment, error)
 
     def _settle(self, shipment: Shipment, error: DeliveryError | None) -> None:
+        shipment.is_settled = True
         for entry in shipment.entries:
             _resolve(entry, error)
         self._let_go(shipment.entries)
@@ -449,22 +510,8 @@ class Outbox:
         self._let_go(entries)
 
     def _let_go(self, entries: Sequence[Entry]) -> None:
-        self.forget(entries)
+        self._heir._backlog.done(entries)
         self.release(entries)
-
-    def forget(self, entries: Sequence[Entry]) -> None:
-        """Remove from the storage what has arrived or was given up."""
-        if self._successor is not None:
-            self._successor.forget(entries)
-        else:
-            self._backlog.done(entries)
-
-    def bury(self, entries: Sequence[Entry], reason: str, message: str) -> None:
-        """Set aside in the storage what was given up."""
-        if self._successor is not None:
-            self._successor.bury(entries, reason, message)
-        elif isinstance(self._backlog, StoredBacklog):
-            self._backlog.bury(entries, reason, message)
 
     def _count_dropped(self, signal: Signal, reason: str, items: int) -> None:
         self._drops.count(signal, reason, items)
@@ -479,36 +526,52 @@ class Outbox:
         for shipment, handle in list(self._delayed.items()):
             handle.cancel()
             self._retry_now(shipment)
-        await self._wake_senders()
+        self._wake_senders()
         self._dispatch()
         try:
             async with asyncio.timeout(max(0.0, deadline - self._now())):
                 await self._idle.wait()
         except TimeoutError:
             await self._abandon()
+        self._is_closed = self._successor is None
         if isinstance(self._backlog, StoredBacklog) and self._storage is not None:
             await self._storage.close(self._backlog.queue)
             self._backlog = Backlog(self._queue.batch, self._now)
 
     async def _abandon(self) -> None:
-        for task in list(self._under_way):
+        """End what is under way. A successor gets it; otherwise it stays in the storage, or is dropped and counted."""
+        self._is_closed = self._successor is None
+        if self._predecessor is not None:
+            await self._predecessor._abandon()
+        under_way = dict(self._under_way)
+        for task in under_way:
             task.cancel()
-        shipments = [*self._under_way.values(), *self._retries, *self._delayed]
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
+        shipments = [one for one in under_way.values() if not one.is_settled and one not in self._retries]
+        shipments = [one for one in shipments if one not in self._delayed]
+        if self._successor is not None:
+            for shipment in shipments:
+                self._heir.take(shipment)
+            return
+        shipments += [*self._retries, *self._delayed]
         for handle in self._delayed.values():
             handle.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         self._retries.clear()
         self._delayed.clear()
         if isinstance(self._backlog, StoredBacklog):
-            self.balance.stored, self.held = self.held.items, Held()
+            settled = sum(entry.items for one in shipments for entry in one.entries) - sum(
+                one.items for one in shipments
+            )
+            self.balance.stored, self.held = self.held.items - settled, Held()
             return
-        stopped = Retryable(f"{self._id}: the sidecar has stopped", reason="shutdown")
         for shipment in shipments:
-            self._finish_failed(shipment, "shutdown", stopped)
+            self._finish_failed(shipment, "shutdown", self._stopped())
         while (entry := self._backlog.evict_oldest()) is not None:
             self._give_up([entry], "shutdown")
+
+    def _stopped(self) -> Retryable:
+        return Retryable(f"{self._id}: has stopped", reason="shutdown", after=_RETRY_AFTER)
 
 
 class _Reservation:

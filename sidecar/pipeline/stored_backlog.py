@@ -34,13 +34,14 @@ class StoredBacklog(Backlog):
         self._more_on_disk = False
         self._was_passed_over = False
         self._refilling: asyncio.Task[None] | None = None
+        # Rows that a refill has read before their sender's task could put them.
+        self._put_early: set[int] = set()
 
     async def store(self, entries: Sequence[Entry]) -> None:
         """Commit requests. Raises StorageError."""
         rows = await self.queue.append([(entry.batch, entry.severity) for entry in entries if entry.batch is not None])
         for entry, row in zip(entries, rows, strict=True):
             entry.row = row
-            self.queue.bytes += entry.size
 
     async def recover(self) -> tuple[int, int, int]:
         """Take up what an earlier process has left. Returns how many requests, items and bytes."""
@@ -52,6 +53,10 @@ class StoredBacklog(Backlog):
 
     def put(self, entry: Entry) -> None:
         """Add a request that has been stored."""
+        self.queue.unclaimed.discard(entry.row)
+        if entry.row in self._put_early:
+            self._put_early.discard(entry.row)
+            return
         if self._more_on_disk or self._known >= _KNOWN_REQUESTS:
             # It is read when its turn comes: later requests must not overtake those that only the disk knows.
             self._more_on_disk = self._was_passed_over = True
@@ -73,6 +78,10 @@ class StoredBacklog(Backlog):
         batches = [batch for batch in found if batch is not None]
         shipment.batch = Batch.join(batches) if batches else None
         return [entry for entry, batch in zip(shipment.entries, found, strict=True) if batch is None]
+
+    async def written(self) -> None:
+        """As the base says."""
+        await self.queue.written()
 
     def put_back(self, shipment: Shipment) -> None:
         """Note the attempt, and let go of the bytes, which the disk has."""
@@ -122,6 +131,8 @@ class StoredBacklog(Backlog):
             offset = self._now() - time.time()
             for row in rows:
                 self._last_row = row.id
+                if row.id in self.queue.unclaimed:
+                    self._put_early.add(row.id)
                 self._known += 1
                 entry = Entry(row.signal, None, row.items, row.size, row.stored_at / 1e9 + offset, row.severity, row.id)
                 super().put(entry)

@@ -20,17 +20,23 @@ _PATIENCE: Final = 1.0
 class StoredQueue:
     """The asynchronous face of a `QueueFile`. Everything happens in the order in which it was asked for.
 
-    Deletions and notes are written with the next append or as soon as the disk is free; nobody waits for them.
-    `bytes` is the size of the requests that are stored, which its user keeps.
+    Deletions and notes are written with the next append or as soon as the disk is free.
+
+    Attributes:
+        bytes: the size of the requests that are stored. Its user takes off what it deletes.
+        unclaimed: rows that were appended, and that their sender's task does not know yet: others may read them before.
+            Its user takes rows out.
     """
 
     def __init__(self, file: QueueFile) -> None:
         self.file = file
         self.bytes = 0
+        self.unclaimed: set[int] = set()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"queue {file.path.stem}")
         self._appends: list[tuple[Batch, int, asyncio.Future[int]]] = []
         self._gone: list[int] = []
         self._tried: list[int] = []
+        self._waiting: list[asyncio.Future[None]] = []
         self._writer: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -60,6 +66,12 @@ class StoredQueue:
         self._tried += ids
         self._write()
 
+    async def written(self) -> None:
+        """Return when everything that was asked for so far is on disk, or the disk has refused it."""
+        if self._writer is not None:
+            self._waiting.append(asyncio.get_running_loop().create_future())
+            await self._waiting[-1]
+
     async def read(self, rows: Sequence[tuple[int, Signal, int]]) -> list[Batch | None]:
         """Requests by id, signal and number of items. None where one is damaged: it has been set aside."""
         return await self.call(lambda: [self.file.read(*row) for row in rows])
@@ -86,7 +98,7 @@ class StoredQueue:
 
     async def _write_all(self) -> None:
         try:
-            while self._appends or self._gone or self._tried:
+            while self._appends or self._gone or self._tried or self._waiting:
                 if not await self._write_some():
                     # The disk is full or gone. Deletions wait for the next change, or a little.
                     asyncio.get_running_loop().call_later(_PATIENCE, self._write)
@@ -98,6 +110,7 @@ class StoredQueue:
         appends, self._appends = self._appends, []
         gone, self._gone = self._gone, []
         tried, self._tried = self._tried, []
+        waiting, self._waiting = self._waiting, []
         batches = [(batch, severity) for batch, severity, _ in appends]
         try:
             ids = await self.call(lambda: self.file.change(batches, gone, tried))
@@ -107,6 +120,12 @@ class StoredQueue:
                 if not future.done():
                     future.set_exception(error)
             return False
+        finally:
+            for each in waiting:
+                if not each.done():
+                    each.set_result(None)
+        self.unclaimed.update(ids)
+        self.bytes += sum(len(batch.encode()) for batch, _ in batches)
         for (_, _, future), id_ in zip(appends, ids, strict=True):
             if not future.done():
                 future.set_result(id_)
