@@ -289,13 +289,14 @@ class Rotel(ManagedProcess):
         )
 
     @classmethod
-    def to(cls, endpoint, folder, protocol="grpc"):
-        """One that sends everything on to another OTLP server, compressed: it does so whatever it is told."""
+    def to(cls, endpoint, folder, protocol="grpc", compression="gzip"):
+        """One that sends everything on to another OTLP server. Its 0.0.1 compresses whatever it is told."""
         return cls(
             folder,
             *("--exporter", "otlp"),
             *("--otlp-exporter-endpoint", endpoint),
             *("--otlp-exporter-protocol", protocol),
+            *("--otlp-exporter-compression", compression),
         )
 
     async def wait_until_ready(self):
