@@ -198,18 +198,15 @@ class Batch:
         Returns:
             This batch, its bytes untouched when everything stays; None when nothing does.
         """
-        schema = SCHEMAS[self.signal]
-        doomed = [
-            (scope, index)
-            for scope in self.scopes()
-            for index, record in enumerate(getattr(scope, schema.records))
-            if not wanted(record)
-        ]
-        if not doomed:
+        is_changed = False
+        for scope in self.scopes():
+            records = getattr(scope, SCHEMAS[self.signal].records)
+            if doomed := [record for record in records if not wanted(record)]:
+                take_out(records, doomed)
+                is_changed = True
+        if not is_changed:
             return self
         self.edit()
-        for scope, index in reversed(doomed):
-            del getattr(scope, schema.records)[index]
         return self if len(self) else None
 
     def resources(self) -> Sequence[Any]:
@@ -304,6 +301,14 @@ def _items_below(part: Any, envelopes: tuple[Any, ...], opened: list[tuple[Any, 
     if schema.signal is Signal.METRICS:
         return getattr(target, target.WhichOneof("data")).data_points
     return getattr(target, schema.records)
+
+
+def take_out(items: Any, doomed: Sequence[Any]) -> None:
+    """Remove some messages from a repeated field in linear time; deleting one moves all that are behind it."""
+    if doomed:
+        marked = {id(item) for item in doomed}
+        items.sort(key=lambda item: id(item) in marked)  # stable: the others stay in order
+        del items[-len(doomed) :]
 
 
 def points_of(metric: Any) -> int:

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.metrics.v1.metrics_pb2 import DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 
+from sidecar.batch import take_out
 from sidecar.net.salvage.repair import WRONG_TYPE
 from sidecar.signals import SCHEMAS, ExportRequest, Signal
 
@@ -58,7 +59,7 @@ class Check:
             if reason:
                 self.rejected[reason] += 1
                 doomed.append(suspect)
-        _take_out(items, doomed)
+        take_out(items, doomed)
 
     # --- traces -------------------------------------------------------------------------------------------------------
 
@@ -171,7 +172,7 @@ class Check:
         """Take out what is not an item."""
         if doomed:
             self.repaired[what] += len(doomed)
-            _take_out(parts, doomed)
+            take_out(parts, doomed)
 
 
 def _number_problem(point: Any) -> str:
@@ -207,12 +208,3 @@ def _is_foreign(message: Message) -> bool:
     known = message.DESCRIPTOR.fields_by_number
     unknown = UnknownFieldSet(message)
     return any(unknown[index].field_number in known for index in range(len(unknown)))
-
-
-def _take_out(items: Any, doomed: list[Any]) -> None:
-    """Remove some messages from a repeated field in linear time; deleting one moves all that are behind it."""
-    if not doomed:
-        return
-    marked = {id(item) for item in doomed}
-    items.sort(key=lambda item: id(item) in marked)  # stable: the others stay in order
-    del items[-len(doomed) :]
