@@ -61,7 +61,9 @@ class TracesChannel:
         traces = settings.traces
         self._mapper = TraceMapper(
             origins,
-            SpanMapper(span_name_as_operation=traces.span_name_as_resource_name),
+            SpanMapper(
+                span_name_as_operation=traces.span_name_as_resource_name, remappings=traces.span_name_remappings
+            ),
             tuple(re.compile(pattern) for pattern in traces.ignore_resources),
             self._left_out,
         )

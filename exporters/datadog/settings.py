@@ -31,10 +31,16 @@ _SITE: Final = re.compile(r"(?:[a-z]{2}\d+\.)?(?:datadoghq\.com|datadoghq\.eu|dd
 
 
 class ApiSettings(Settings):
-    """The account. `key` and `site` default to DD_API_KEY and DD_SITE."""
+    """The account at Datadog.
+
+    Attributes:
+        key: an API key; default DD_API_KEY. It is sent to Datadog alone, and shown nowhere.
+        site: where the account is, such as datadoghq.eu; default DD_SITE, else datadoghq.com.
+    """
 
     key: Secret = Secret()
     site: str = ""
+    fail_on_invalid_key: Ignored = None
 
     def __post_init__(self) -> None:
         if self.site:
@@ -42,29 +48,43 @@ class ApiSettings(Settings):
 
 
 class LogsSettings(Settings):
-    """How logs are sent. `dump_payloads` writes each request's body to the sidecar's own log, at level debug."""
+    """How logs are sent.
+
+    Attributes:
+        endpoint: the intake's URL, for stand-ins and proxies; its path is appended.
+        compression: of the requests.
+        dump_payloads: write the body of each request to the sidecar's own log, at level debug.
+    """
 
     endpoint: Url | None = None
     compression: Compression = "gzip"
     dump_payloads: bool = False
+    use_compression: Ignored = None
+    compression_level: Ignored = None
+    batch_wait: Ignored = None
 
 
 class TracesSettings(Settings):
     """Where spans go, and how they are named.
 
-    `agent_url` sends them to a Datadog Agent (`http://localhost:8126`, `unix:///var/run/datadog/apm.socket`), which
-    then computes the statistics; without it they go to Datadog, and the statistics are computed here.
-    `span_name_as_resource_name`: the operation name is the span's own. `ignore_resources`: regular expressions; traces
-    whose root span has such a resource name are left out.
+    Attributes:
+        endpoint: the intake's URL, for stand-ins and proxies; its path is appended.
+        agent_url: a Datadog Agent to send to instead: `http://localhost:8126`, `unix:///var/run/datadog/apm.socket`. It
+            computes the statistics, which are computed here otherwise.
+        span_name_as_resource_name: the operation name is the span's own name.
+        span_name_remappings: other words for operation names.
+        ignore_resources: regular expressions; traces whose root span has such a resource name are left out.
     """
 
     endpoint: Url | None = None
     agent_url: str | None = None
     span_name_as_resource_name: bool = False
+    span_name_remappings: Mapping[str, str] = {}
     ignore_resources: tuple[str, ...] = ()
     compute_stats_by_span_kind: Ignored = None
     compute_top_level_by_span_kind: Ignored = None
     peer_tags_aggregation: Ignored = None
+    peer_tags: Ignored = None
     trace_buffer: Ignored = None
 
     def __post_init__(self) -> None:
@@ -82,7 +102,12 @@ class TracesSettings(Settings):
 
 
 class HistogramSettings(Settings):
-    """What histograms become: sketches, a count for each bucket, or nothing but `.count`, `.sum`, `.min` and `.max`."""
+    """What histograms become.
+
+    Attributes:
+        mode: `distributions`: sketches. `counters`: a count for each bucket. `nobuckets`: aggregations alone.
+        send_aggregation_metrics: also `.count`, `.sum`, `.min` and `.max`.
+    """
 
     mode: Literal["distributions", "counters", "nobuckets"] = "distributions"
     send_aggregation_metrics: bool = False
@@ -96,14 +121,24 @@ class HistogramSettings(Settings):
 
 
 class SumSettings(Settings):
-    """What cumulative sums become: counts of what was added, or gauges of the value as it is."""
+    """What cumulative sums become.
+
+    Attributes:
+        cumulative_monotonic_mode: `to_delta`: counts of what was added. `raw_value`: gauges of the value as it is.
+        initial_cumulative_monotonic_value: whether the first value of a series counts: always (`keep`), never (`drop`),
+            or where the series has begun after the exporter (`auto`).
+    """
 
     cumulative_monotonic_mode: Literal["to_delta", "raw_value"] = "to_delta"
     initial_cumulative_monotonic_value: InitialValue = "auto"
 
 
 class SummarySettings(Settings):
-    """Whether the quantiles of summaries are sent, as gauges."""
+    """What summaries become, beside `.count` and `.sum`.
+
+    Attributes:
+        mode: whether their quantiles are sent, as gauges.
+    """
 
     mode: Literal["gauges", "noquantiles"] = "gauges"
 
@@ -111,8 +146,13 @@ class SummarySettings(Settings):
 class MetricsSettings(Settings):
     """Where metrics go, and what they become.
 
-    `dogstatsd_url` (`udp://localhost:8125`, `unix:///var/run/datadog/dsd.socket`; default DD_DOGSTATSD_URL, "" for
-    none) sends them to an Agent instead. `delta_ttl`: for how long a cumulative series is remembered after a point.
+    Attributes:
+        endpoint: the intake's URL, for stand-ins and proxies; its path is appended.
+        dogstatsd_url: an Agent to send to instead: `udp://localhost:8125`, `unix:///var/run/datadog/dsd.socket`;
+            default DD_DOGSTATSD_URL.
+        delta_ttl: for how long a cumulative series is remembered after its last point; a number is in seconds.
+        resource_attributes_as_tags: all resource attributes become tags, of every signal.
+        instrumentation_scope_metadata_as_tags: tags with the name and the version of the instrumentation.
     """
 
     endpoint: Url | None = None
@@ -120,7 +160,7 @@ class MetricsSettings(Settings):
     histograms: HistogramSettings = HistogramSettings()
     sums: SumSettings = SumSettings()
     summaries: SummarySettings = SummarySettings()
-    delta_ttl: Duration = Duration(3600)
+    delta_ttl: Duration | int = 3600
     resource_attributes_as_tags: bool = False
     instrumentation_scope_metadata_as_tags: bool = False
 
@@ -130,7 +170,15 @@ class MetricsSettings(Settings):
 
 
 class EventsSettings(Settings):
-    """Which logs raise a Datadog Event too. `aggregation`: of events that are alike, one in so long a time is sent."""
+    """Which logs raise a Datadog Event too.
+
+    Attributes:
+        enabled: whether any do.
+        endpoint: the intake's URL, for stand-ins and proxies; its path is appended. Service checks go there too.
+        min_severity: the lowest severity that does.
+        aggregation: of events that are alike, one in so long a time is sent.
+        rate: how many are sent at most.
+    """
 
     enabled: bool = True
     endpoint: Url | None = None
@@ -142,9 +190,12 @@ class EventsSettings(Settings):
 class DatadogSettings(DeliverySettings):
     """An account at Datadog, and how each signal is mapped to it.
 
-    `hostname` is an operator's own word and beats what resources say; `env` is for resources that name none.
-    `resource_attributes_as_tags`: resource attributes that become tags of every signal beside the well-known ones.
-    Endpoints are for stand-ins and proxies: a bare URL gets the path of the intake.
+    Attributes:
+        hostname: the host of everything that passes, whatever resources say, but for `datadog.host.name`. By default
+            it is what the resource says, else this host's name for what was sent from it.
+        env: the environment of resources that name none; default DD_ENV.
+        resource_attributes_as_tags: resource attributes that become tags of every signal beside the well-known ones;
+            `*` stands for any characters.
     """
 
     timeout: Duration = Duration("15s")
@@ -153,6 +204,7 @@ class DatadogSettings(DeliverySettings):
     env: str | None = None
     resource_attributes_as_tags: tuple[str, ...] = ()
     host_metadata: Ignored = None
+    hostname_detection_timeout: Ignored = None
     logs: LogsSettings = LogsSettings()
     traces: TracesSettings = TracesSettings()
     metrics: MetricsSettings = MetricsSettings()

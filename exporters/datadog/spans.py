@@ -52,10 +52,12 @@ class SpanMapper:
 
     Args:
         span_name_as_operation: the operation name is the span's own name.
+        remappings: other words for operation names.
     """
 
-    def __init__(self, *, span_name_as_operation: bool = False) -> None:
+    def __init__(self, *, span_name_as_operation: bool = False, remappings: Mapping[str, str] | None = None) -> None:
         self._span_name_as_operation = span_name_as_operation
+        self._remappings = remappings or {}
         self._names: dict[str, str] = {}
         self._gen_ai: set[str] = set()
 
@@ -74,11 +76,10 @@ class SpanMapper:
         meta = {**shared, **own}
         kind = rules.KINDS[span.kind] if span.kind < len(rules.KINDS) else "unspecified"
         service = meta.get("service.name") or origin.service or NO_SERVICE
+        name = span.name if self._span_name_as_operation else rules.operation_name(meta, kind)
         mapped = Span(
             service=rules.normal_service(service),
-            name=rules.normal_operation(
-                span.name if self._span_name_as_operation else rules.operation_name(meta, kind)
-            ),
+            name=rules.normal_operation(self._remappings.get(name, name)),
             resource=rules.resource_name(meta, kind, span.name),
             trace_id=int.from_bytes(span.trace_id[-8:], "big"),
             span_id=int.from_bytes(span.span_id, "big"),

@@ -146,6 +146,14 @@ def test_the_span_name_can_be_the_operation_name():
     assert map_span(span_of("charge card"), named_by_span=True).name == "charge_card"
 
 
+def test_operation_names_can_be_remapped():
+    """For those who have monitors on the old ones."""
+    mapper = SpanMapper(remappings={"http.server.request": "web request"})
+    origin = Origins(Defaults()).of(Resource(), local=True)
+    mapped = mapper.map(span_of(kind="server", http__method="GET"), origin, {}, by_tracer=False)
+    assert mapped.name == "web_request"
+
+
 @pytest.mark.parametrize(("value", "expected"), [("x" * 6000, 5000), ("€" * 2000, 4998)])
 def test_a_long_resource_is_cut_at_a_character(value, expected):
     """5,000 bytes is what Datadog keeps."""

@@ -1,0 +1,158 @@
+"""The whole process between OTLP senders and an intake that has Datadog's limits, and bad days."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import aiohttp
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from support import otlp
+from support.datadog_intake import LOGS, SERIES, TRACES, DatadogIntake
+from support.processes import SidecarProcess, find_free_port
+
+DOCUMENT = """
+receivers:
+  otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{port}"}}}}}}
+exporters:
+  datadog:
+    api: {{key: "{key}"}}
+    timeout: 2s
+    logs: {{endpoint: "{url}"}}
+    traces: {{endpoint: "{url}"}}
+    metrics: {{endpoint: "{url}"}}
+    events: {{endpoint: "{url}"}}
+    sending_queue: {{batch: {{flush_timeout: 50ms, min_size: 1}}}}
+    retry_on_failure: {{initial_interval: 100ms, max_interval: 300ms}}
+extensions:
+  health_check: {{endpoint: "127.0.0.1:{health}"}}
+service:
+  extensions: [health_check]
+  shutdown_timeout: 2s
+  telemetry: {{metrics: {{readers: [{{pull: {{exporter: {{prometheus: {{host: 127.0.0.1, port: {own}}}}}}}}}]}}}}
+  pipelines:
+    logs: {{receivers: [otlp], exporters: [datadog]}}
+    traces: {{receivers: [otlp], exporters: [datadog]}}
+    metrics: {{receivers: [otlp], exporters: [datadog]}}
+"""
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+class Running(SidecarProcess):
+    """A sidecar that sends to an intake."""
+
+    def __init__(self, intake, folder, key=KEY):
+        self.port, self.health, self.own = find_free_port(), find_free_port(), find_free_port()
+        document = DOCUMENT.format(port=self.port, health=self.health, own=self.own, url=intake.url, key=key)
+        clean = dict.fromkeys(("DD_API_KEY", "DD_SITE", "DD_ENV", "DD_SERVICE", "DD_VERSION", "DD_DOGSTATSD_URL"), "")
+        super().__init__(document, folder, env=clean)
+
+    async def send(self, signal, request):
+        """Send an OTLP request."""
+        url = f"http://127.0.0.1:{self.port}/v1/{signal}"
+        headers = {"Content-Type": "application/x-protobuf"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, data=request.SerializeToString(), headers=headers) as response,
+        ):
+            assert response.status == 200, await response.text()
+
+    async def get(self, port, path):
+        """What an HTTP server of it says."""
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+            return await response.text()
+
+
+@pytest.fixture
+async def intake():
+    """An intake that knows one key."""
+    async with DatadogIntake(keys=(KEY,)) as running:
+        yield running
+
+
+def current(request):
+    """A request with the times of now: the intakes take no old ones."""
+    now = time.time_ns()
+    for group in getattr(request, "resource_metrics", []):
+        for point in group.scope_metrics[0].metrics[0].sum.data_points:
+            point.start_time_unix_nano, point.time_unix_nano = now - 10**9, now
+    return request
+
+
+def deltas(first: int, count: int) -> ExportMetricsServiceRequest:
+    """Delta sums with values that tell them apart."""
+    request = current(otlp.metrics_request(count))
+    data = request.resource_metrics[0].scope_metrics[0].metrics[0].sum
+    data.aggregation_temporality = 1
+    for index, point in enumerate(data.data_points, first):
+        point.as_int = index
+        point.attributes[0].value.string_value = str(index)
+    return request
+
+
+async def test_bad_days_of_every_kind_lose_nothing(intake, tmp_path):
+    """408, 413, 429 with a wait, 500, silence, and a broken connection, for every signal: everything arrives once."""
+    async with Running(intake, tmp_path) as sidecar:
+        for path in (LOGS, TRACES, SERIES):
+            intake.script(status=408, path=path)
+            intake.script(status=413, path=path)
+            intake.script(status=500, path=path)
+            intake.script(after_bytes=1, path=path)
+            intake.script(status=429, path=path, headers={"X-Ratelimit-Reset": "0.2"})
+            intake.script(delay=3, path=path)
+        for first in range(0, 30, 10):
+            await sidecar.send("logs", otlp.logs_request(10, body=f"batch {first}"))
+            await sidecar.send("traces", otlp.traces_request(10, service=f"batch-{first}"))
+            await sidecar.send("metrics", deltas(first, 10))
+        await intake.wait_for(lambda: min(map(len, (intake.logs, intake.spans, intake.series))) >= 30, within=60)
+        ended = await sidecar.stop()
+
+    assert Counter(log["message"] for log in intake.logs) == {
+        f"batch {first} {index}": 1 for first in range(0, 30, 10) for index in range(10)
+    }
+    spans = Counter((span.service, span.spanID) for _, _, span in intake.spans)
+    assert set(spans.values()) == {1}
+    assert len(spans) == 30
+    assert sorted(series["points"][0]["value"] for series in intake.series) == list(range(30))
+    assert "received 90 = delivered 90 + stored 0 + dropped 0" in ended.output
+    assert ended.code == 0, ended.output
+    hits = sum(
+        entry["Hits"]
+        for payload in intake.stats
+        for client in payload["Stats"]
+        for entry in client["Stats"][0]["Stats"]
+    )
+    assert hits == 30
+    assert KEY not in ended.output
+
+
+async def test_an_answer_that_is_lost_doubles_one_batch_at_most(intake, tmp_path):
+    """What the intake took without being able to say so is sent once more, and no other batch is."""
+    async with Running(intake, tmp_path) as sidecar:
+        intake.script(status=0, accept=True, path=LOGS)
+        for first in range(3):
+            await sidecar.send("logs", otlp.logs_request(10, body=f"batch {first}"))
+            await intake.wait_for(lambda first=first: len({log["message"] for log in intake.logs}) >= 10 * first + 10)
+        await intake.wait_for(lambda: len(intake.logs) >= 40)
+        await sidecar.stop()
+    counts = Counter(log["message"] for log in intake.logs)
+    assert {count for message, count in counts.items() if message.startswith("batch 0")} == {2}
+    assert {count for message, count in counts.items() if not message.startswith("batch 0")} == {1}
+
+
+async def test_a_wrong_key_is_seen_everywhere_and_counts_nothing_as_sent(intake, tmp_path):
+    """Health and log say that the key is refused, without showing it; no record counts as sent."""
+    async with Running(intake, tmp_path, key="f" * 32) as sidecar:
+        await sidecar.send("logs", otlp.logs_request(10))
+        await intake.wait_for(lambda: bool(intake.to(LOGS)))
+        await sidecar.wait_for_line("the API key is not valid")
+        own = await sidecar.get(sidecar.own, "/metrics")
+        health = await sidecar.get(sidecar.health, "/status") + await sidecar.get(sidecar.health, "/")
+        ended = await sidecar.stop()
+    sent = [line.split()[-1] for line in own.splitlines() if line.startswith("otelcol_exporter_sent")]
+    assert set(map(float, sent)) <= {0}
+    assert "the API key is not valid" in health
+    assert "received 10 = delivered 0 + stored 0 + dropped 10" in ended.output
+    assert "f" * 32 not in own + health + ended.output
+    assert len(intake.to(LOGS)) <= 3
