@@ -12,6 +12,7 @@ import orjson
 from exporters.datadog import span_rules as rules
 from exporters.datadog.resource import Origin
 from exporters.datadog.values import text_of, texts, value_of
+from sidecar.events.datadog_keys import META_STRUCT
 
 NO_SERVICE: Final = "otlpresourcenoservicename"
 PRIORITY: Final = "_sampling_priority_v1"
@@ -45,6 +46,7 @@ class Span(msgspec.Struct, omit_defaults=True):
     parent_id: int = 0
     error: int = 0
     type: str = ""
+    meta_struct: dict[str, bytes] = {}
 
 
 class SpanMapper:
@@ -72,7 +74,8 @@ class SpanMapper:
         """
         own: dict[str, str] = {}
         metrics: dict[str, float] = {}
-        self._put_attributes(span.attributes, own, metrics)
+        meta_struct: dict[str, bytes] = {}
+        self._put_attributes(span.attributes, own, metrics, meta_struct)
         meta = {**shared, **own}
         kind = rules.KINDS[span.kind] if span.kind < len(rules.KINDS) else "unspecified"
         service = meta.get("service.name") or origin.service or NO_SERVICE
@@ -88,6 +91,7 @@ class SpanMapper:
             duration=min(max(0, span.end_time_unix_nano - span.start_time_unix_nano), _MAX_INT64),
             meta=meta,
             metrics=metrics,
+            meta_struct=meta_struct,
             type="llm" if not self._gen_ai.isdisjoint(own) else rules.span_type(meta, kind),
         )
         for key in _CONSUMED:
@@ -95,7 +99,9 @@ class SpanMapper:
         self._finish(mapped, span, kind, by_tracer=by_tracer)
         return mapped
 
-    def _put_attributes(self, attributes: Any, meta: dict[str, str], metrics: dict[str, float]) -> None:
+    def _put_attributes(
+        self, attributes: Any, meta: dict[str, str], metrics: dict[str, float], meta_struct: dict[str, bytes]
+    ) -> None:
         names = self._names
         for attribute in attributes:
             key = attribute.key
@@ -108,6 +114,8 @@ class SpanMapper:
                 metrics.setdefault(name, float(number))
             elif (number := value.double_value) and isfinite(number):
                 metrics.setdefault(name, number)
+            elif name.startswith(META_STRUCT) and value.bytes_value:
+                meta_struct[name.removeprefix(META_STRUCT)] = value.bytes_value
             else:
                 _put_unusual(name, value, meta, metrics)
 

@@ -36,3 +36,6 @@ it is, instead of the metrics, which are what other exporters can use of it.
 """
 DOGSTATSD: Final = "dogstatsd"
 """The scope of metrics that came as DogStatsD: their names are meant as they are."""
+
+META_STRUCT: Final = "datadog.meta_struct."
+"""Before the names of a span's attributes (bytes, MessagePack) that were its structured metadata, `meta_struct`."""

@@ -12,7 +12,8 @@ SCHEMA = {
     "5 runtimeID string, 6 chunks TraceChunk*, 7 tags <string>, 8 env string, 9 hostname string, 10 appVersion string",
     "TraceChunk": "1 priority int32, 2 origin string, 3 spans Span*, 4 tags <string>, 5 droppedTrace bool",
     "Span": "1 service string, 2 name string, 3 resource string, 4 traceID uint64, 5 spanID uint64, 6 parentID uint64, "
-    "7 start int64, 8 duration int64, 9 error int32, 10 meta <string>, 11 metrics <double>, 12 type string",
+    "7 start int64, 8 duration int64, 9 error int32, 10 meta <string>, 11 metrics <double>, 12 type string, "
+    "13 meta_struct <bytes>",
     "SketchPayload": "1 sketches Sketch*",
     "Sketch": "1 metric string, 2 host string, 4 tags string*, 7 dogsketches Dogsketch*",
     "Dogsketch": "1 ts int64, 2 cnt int64, 3 min double, 4 max double, 5 avg double, 6 sum double, 7 k sint32*, "

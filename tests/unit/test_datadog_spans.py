@@ -303,6 +303,16 @@ def test_numbers_that_a_metric_can_not_hold_are_text():
     assert [mapped.meta[name] for name in ("big", "nan", "inf")] == [str(2**60), "nan", "-inf"]
 
 
+def test_structured_metadata_of_tracers_is_passed_on():
+    """In its own field, as it came; bytes under another name are text."""
+    span = span_of()
+    span.attributes.add(key="datadog.meta_struct.appsec").value.bytes_value = b"\x81\xa1a\x01"
+    span.attributes.add(key="raw").value.bytes_value = b"\x81"
+    mapped = map_span(span)
+    assert mapped.meta_struct == {"appsec": b"\x81\xa1a\x01"}
+    assert mapped.meta["raw"] == "gQ=="
+
+
 def test_request_headers_get_datadogs_prefix():
     """And the referrer its own name."""
     mapped = map_span(span_of(http__request__header__x="1", http__request__header__referrer="r"))

@@ -196,6 +196,17 @@ def test_divided_bodies_are_the_whole(spans, data):
     assert sum(map(len, first)) == count
 
 
+def test_structured_metadata_is_in_both_forms():
+    """Bytes in MessagePack, bytes in protobuf."""
+    request = request_of((1, 1))
+    span = request.resource_spans[0].scope_spans[0].spans[0]
+    span.attributes.add(key="datadog.meta_struct.appsec").value.bytes_value = b"\x80"
+    (body,) = agent_bodies(groups_of(request))
+    assert msgspec.msgpack.decode(body.data)[0][0]["meta_struct"] == {"appsec": b"\x80"}
+    (body,) = intake_bodies(groups_of(request), Sender(host_name="here"))
+    assert dict(decoded(body).tracerPayloads[0].chunks[0].spans[0].meta_struct) == {"appsec": b"\x80"}
+
+
 def test_spans_of_datadogs_tracers_keep_their_marks():
     """What is top level was decided by the tracer."""
     request = traces_request()

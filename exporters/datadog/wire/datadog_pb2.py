@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$exporters/datadog/wire/datadog.proto\x12\x0fsidecar.datadog\"~\n\x0c\x41gentPayload\x12\x11\n\thost_name\x18\x01 \x01(\t\x12\x0b\n\x03\x65nv\x18\x02 \x01(\t\x12\x37\n\x0ftracer_payloads\x18\x05 \x03(\x0b\x32\x1e.sidecar.datadog.TracerPayload\x12\x15\n\ragent_version\x18\x07 \x01(\t\"\xc8\x02\n\rTracerPayload\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x15\n\rlanguage_name\x18\x02 \x01(\t\x12\x18\n\x10language_version\x18\x03 \x01(\t\x12\x16\n\x0etracer_version\x18\x04 \x01(\t\x12\x12\n\nruntime_id\x18\x05 \x01(\t\x12+\n\x06\x63hunks\x18\x06 \x03(\x0b\x32\x1b.sidecar.datadog.TraceChunk\x12\x36\n\x04tags\x18\x07 \x03(\x0b\x32(.sidecar.datadog.TracerPayload.TagsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x01(\t\x12\x10\n\x08hostname\x18\t \x01(\t\x12\x13\n\x0b\x61pp_version\x18\n \x01(\t\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb6\x01\n\nTraceChunk\x12\x10\n\x08priority\x18\x01 \x01(\x05\x12\x0e\n\x06origin\x18\x02 \x01(\t\x12$\n\x05spans\x18\x03 \x03(\x0b\x32\x15.sidecar.datadog.Span\x12\x33\n\x04tags\x18\x04 \x03(\x0b\x32%.sidecar.datadog.TraceChunk.TagsEntry\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xec\x02\n\x04Span\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x10\n\x08trace_id\x18\x04 \x01(\x04\x12\x0f\n\x07span_id\x18\x05 \x01(\x04\x12\x11\n\tparent_id\x18\x06 \x01(\x04\x12\r\n\x05start\x18\x07 \x01(\x03\x12\x10\n\x08\x64uration\x18\x08 \x01(\x03\x12\r\n\x05\x65rror\x18\t \x01(\x05\x12-\n\x04meta\x18\n \x03(\x0b\x32\x1f.sidecar.datadog.Span.MetaEntry\x12\x33\n\x07metrics\x18\x0b \x03(\x0b\x32\".sidecar.datadog.Span.MetricsEntry\x12\x0c\n\x04type\x18\x0c \x01(\t\x1a+\n\tMetaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\":\n\rSketchPayload\x12)\n\x08sketches\x18\x01 \x03(\x0b\x32\x17.sidecar.datadog.Sketch\"e\n\x06Sketch\x12\x0e\n\x06metric\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12/\n\x0b\x64ogsketches\x18\x07 \x03(\x0b\x32\x1a.sidecar.datadog.Dogsketch\"n\n\tDogsketch\x12\n\n\x02ts\x18\x01 \x01(\x03\x12\x0b\n\x03\x63nt\x18\x02 \x01(\x03\x12\x0b\n\x03min\x18\x03 \x01(\x01\x12\x0b\n\x03max\x18\x04 \x01(\x01\x12\x0b\n\x03\x61vg\x18\x05 \x01(\x01\x12\x0b\n\x03sum\x18\x06 \x01(\x01\x12\t\n\x01k\x18\x07 \x03(\x11\x12\t\n\x01n\x18\x08 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$exporters/datadog/wire/datadog.proto\x12\x0fsidecar.datadog\"~\n\x0c\x41gentPayload\x12\x11\n\thost_name\x18\x01 \x01(\t\x12\x0b\n\x03\x65nv\x18\x02 \x01(\t\x12\x37\n\x0ftracer_payloads\x18\x05 \x03(\x0b\x32\x1e.sidecar.datadog.TracerPayload\x12\x15\n\ragent_version\x18\x07 \x01(\t\"\xc8\x02\n\rTracerPayload\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x15\n\rlanguage_name\x18\x02 \x01(\t\x12\x18\n\x10language_version\x18\x03 \x01(\t\x12\x16\n\x0etracer_version\x18\x04 \x01(\t\x12\x12\n\nruntime_id\x18\x05 \x01(\t\x12+\n\x06\x63hunks\x18\x06 \x03(\x0b\x32\x1b.sidecar.datadog.TraceChunk\x12\x36\n\x04tags\x18\x07 \x03(\x0b\x32(.sidecar.datadog.TracerPayload.TagsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x01(\t\x12\x10\n\x08hostname\x18\t \x01(\t\x12\x13\n\x0b\x61pp_version\x18\n \x01(\t\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb6\x01\n\nTraceChunk\x12\x10\n\x08priority\x18\x01 \x01(\x05\x12\x0e\n\x06origin\x18\x02 \x01(\t\x12$\n\x05spans\x18\x03 \x03(\x0b\x32\x15.sidecar.datadog.Span\x12\x33\n\x04tags\x18\x04 \x03(\x0b\x32%.sidecar.datadog.TraceChunk.TagsEntry\x1a+\n\tTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xdb\x03\n\x04Span\x12\x0f\n\x07service\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x10\n\x08trace_id\x18\x04 \x01(\x04\x12\x0f\n\x07span_id\x18\x05 \x01(\x04\x12\x11\n\tparent_id\x18\x06 \x01(\x04\x12\r\n\x05start\x18\x07 \x01(\x03\x12\x10\n\x08\x64uration\x18\x08 \x01(\x03\x12\r\n\x05\x65rror\x18\t \x01(\x05\x12-\n\x04meta\x18\n \x03(\x0b\x32\x1f.sidecar.datadog.Span.MetaEntry\x12\x33\n\x07metrics\x18\x0b \x03(\x0b\x32\".sidecar.datadog.Span.MetricsEntry\x12\x0c\n\x04type\x18\x0c \x01(\t\x12:\n\x0bmeta_struct\x18\r \x03(\x0b\x32%.sidecar.datadog.Span.MetaStructEntry\x1a+\n\tMetaEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fMetaStructEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\":\n\rSketchPayload\x12)\n\x08sketches\x18\x01 \x03(\x0b\x32\x17.sidecar.datadog.Sketch\"e\n\x06Sketch\x12\x0e\n\x06metric\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12/\n\x0b\x64ogsketches\x18\x07 \x03(\x0b\x32\x1a.sidecar.datadog.Dogsketch\"n\n\tDogsketch\x12\n\n\x02ts\x18\x01 \x01(\x03\x12\x0b\n\x03\x63nt\x18\x02 \x01(\x03\x12\x0b\n\x03min\x18\x03 \x01(\x01\x12\x0b\n\x03max\x18\x04 \x01(\x01\x12\x0b\n\x03\x61vg\x18\x05 \x01(\x01\x12\x0b\n\x03sum\x18\x06 \x01(\x01\x12\t\n\x01k\x18\x07 \x03(\x11\x12\t\n\x01n\x18\x08 \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,6 +39,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SPAN_METAENTRY']._serialized_options = b'8\001'
   _globals['_SPAN_METRICSENTRY']._loaded_options = None
   _globals['_SPAN_METRICSENTRY']._serialized_options = b'8\001'
+  _globals['_SPAN_METASTRUCTENTRY']._loaded_options = None
+  _globals['_SPAN_METASTRUCTENTRY']._serialized_options = b'8\001'
   _globals['_AGENTPAYLOAD']._serialized_start=57
   _globals['_AGENTPAYLOAD']._serialized_end=183
   _globals['_TRACERPAYLOAD']._serialized_start=186
@@ -50,15 +52,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACECHUNK_TAGSENTRY']._serialized_start=471
   _globals['_TRACECHUNK_TAGSENTRY']._serialized_end=514
   _globals['_SPAN']._serialized_start=702
-  _globals['_SPAN']._serialized_end=1066
-  _globals['_SPAN_METAENTRY']._serialized_start=975
-  _globals['_SPAN_METAENTRY']._serialized_end=1018
-  _globals['_SPAN_METRICSENTRY']._serialized_start=1020
-  _globals['_SPAN_METRICSENTRY']._serialized_end=1066
-  _globals['_SKETCHPAYLOAD']._serialized_start=1068
-  _globals['_SKETCHPAYLOAD']._serialized_end=1126
-  _globals['_SKETCH']._serialized_start=1128
-  _globals['_SKETCH']._serialized_end=1229
-  _globals['_DOGSKETCH']._serialized_start=1231
-  _globals['_DOGSKETCH']._serialized_end=1341
+  _globals['_SPAN']._serialized_end=1177
+  _globals['_SPAN_METAENTRY']._serialized_start=1035
+  _globals['_SPAN_METAENTRY']._serialized_end=1078
+  _globals['_SPAN_METRICSENTRY']._serialized_start=1080
+  _globals['_SPAN_METRICSENTRY']._serialized_end=1126
+  _globals['_SPAN_METASTRUCTENTRY']._serialized_start=1128
+  _globals['_SPAN_METASTRUCTENTRY']._serialized_end=1177
+  _globals['_SKETCHPAYLOAD']._serialized_start=1179
+  _globals['_SKETCHPAYLOAD']._serialized_end=1237
+  _globals['_SKETCH']._serialized_start=1239
+  _globals['_SKETCH']._serialized_end=1340
+  _globals['_DOGSKETCH']._serialized_start=1342
+  _globals['_DOGSKETCH']._serialized_end=1452
 # @@protoc_insertion_point(module_scope)

@@ -69,7 +69,7 @@ class TraceChunk(_message.Message):
     def __init__(self, priority: _Optional[int] = ..., origin: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Span(_message.Message):
-    __slots__ = ("service", "name", "resource", "trace_id", "span_id", "parent_id", "start", "duration", "error", "meta", "metrics", "type")
+    __slots__ = ("service", "name", "resource", "trace_id", "span_id", "parent_id", "start", "duration", "error", "meta", "metrics", "type", "meta_struct")
     class MetaEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,13 @@ class Span(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class MetaStructEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +103,7 @@ class Span(_message.Message):
     META_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
+    META_STRUCT_FIELD_NUMBER: _ClassVar[int]
     service: str
     name: str
     resource: str
@@ -108,7 +116,8 @@ class Span(_message.Message):
     meta: _containers.ScalarMap[str, str]
     metrics: _containers.ScalarMap[str, float]
     type: str
-    def __init__(self, service: _Optional[str] = ..., name: _Optional[str] = ..., resource: _Optional[str] = ..., trace_id: _Optional[int] = ..., span_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., start: _Optional[int] = ..., duration: _Optional[int] = ..., error: _Optional[int] = ..., meta: _Optional[_Mapping[str, str]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., type: _Optional[str] = ...) -> None: ...
+    meta_struct: _containers.ScalarMap[str, bytes]
+    def __init__(self, service: _Optional[str] = ..., name: _Optional[str] = ..., resource: _Optional[str] = ..., trace_id: _Optional[int] = ..., span_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., start: _Optional[int] = ..., duration: _Optional[int] = ..., error: _Optional[int] = ..., meta: _Optional[_Mapping[str, str]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., type: _Optional[str] = ..., meta_struct: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
 
 class SketchPayload(_message.Message):
     __slots__ = ("sketches",)
