@@ -55,9 +55,11 @@ class ManagedProcess:
             raise
         return self
 
-    async def __aexit__(self, *_):
-        """End it at once, if it has not ended."""
+    async def __aexit__(self, failure, *_):
+        """End it at once, if it has not ended. Where the test has failed, show what the program has to say."""
         await self.kill()
+        if failure is not None:
+            sys.stdout.write(f"--- {' '.join(self.command)}\n{self.output}\n")
 
     async def start(self):
         """Start the program, and wait until it is ready."""
