@@ -17,7 +17,7 @@ from sidecar.component import Clock, Connector, Context, Exporter, Extension, Ki
 from sidecar.delivery import DeliverySettings
 from sidecar.net import Listeners
 from sidecar.pipeline.direct import CountingSink, DirectSink
-from sidecar.pipeline.gate import Gate, Route, Sink
+from sidecar.pipeline.gate import Gate, Passage, Route, Sink
 from sidecar.pipeline.observe import Drops, ExporterCounts, ObservedConsumer, Step
 from sidecar.pipeline.outbox import Outbox
 from sidecar.plan import Key, Plan, plan
@@ -162,21 +162,23 @@ class Graph:
         """The extensions that a component has asked for."""
         return frozenset(self.nodes[key].extensions.asked)
 
-    def take_over(self, old: Graph | None) -> None:
+    def take_over(self, old: Mapping[Key, Node]) -> list[Passage]:
         """Let the data flow through this graph from now on. One step: no batch sees a half of it.
 
-        Components that succeed another of the same key take over its state and what it holds.
+        Components that succeed another of the same key, among `old`, take over its state and what it holds.
+
+        Returns:
+            The ways that data took until now. Some may still be on them.
         """
         for key in self.plan.make:
-            node, before = self.nodes[key], old.nodes.get(key) if old else None
+            node, before = self.nodes[key], old.get(key)
             if before is not None and type(before.component) is type(node.component):
                 node.component.carry(before.component)
             if node.outbox is not None:
                 if before is not None and before.outbox is not None and node.outbox.can_adopt(before.outbox):
                     node.outbox.adopt(before.outbox)
                 _observe_queue(node.meter, node.outbox)
-        for gate, routes in self._routes:
-            gate.routes = routes
+        return [gate.point(routes) for gate, routes in self._routes]
 
     def point(self, node: Node, routes: Mapping[Signal, Sequence[Route]]) -> Gate:
         """Point what a component emits to routes: at once where it is new, else when this graph takes over."""

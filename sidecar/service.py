@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 
@@ -11,6 +12,7 @@ from sidecar.component import Kind
 from sidecar.errors import StartError
 from sidecar.graph import Graph, GraphBuilder, Host, Node
 from sidecar.own_metrics import OwnMetrics
+from sidecar.pipeline.gate import Passage
 from sidecar.plan import Key, plan
 from sidecar.registry import Registry
 from sidecar.signals import SCHEMAS
@@ -33,6 +35,8 @@ class Service:
         self.graph: Graph = GraphBuilder(resolved, registry, self.host).build()
         self.own_metrics = self._make_own_metrics(resolved)
         self._retiring: set[asyncio.Task[None]] = set()
+        # Exporters that a reload has removed, and that still send. One that comes back in time succeeds them.
+        self._senders: dict[Key, Node] = {}
         self._changing = asyncio.Lock()
         self._is_stopped = False
 
@@ -47,7 +51,7 @@ class Service:
         Raises:
             StartError: one of them can't start. What had been started has been stopped again.
         """
-        self.graph.take_over(None)
+        self.graph.take_over({})
         try:
             await self.own_metrics.start()
             await self._start(self.graph.against_the_flow(), {})
@@ -70,8 +74,11 @@ class Service:
             StartError: one of them can't start. In both cases everything goes on as before.
         """
         async with self._changing:
+            if self._is_stopped:
+                raise StartError("the sidecar is stopping")
             before = self.host.metrics.snapshot()
             old, own_metrics = self.graph, None
+            predecessors = {**self._senders, **old.nodes}
             try:
                 if resolved.service.telemetry != old.resolved.service.telemetry:
                     with self.host.listeners.replacing({"service.telemetry.metrics.readers"}):
@@ -81,18 +88,18 @@ class Service:
                 if own_metrics is not None:
                     await own_metrics.start()
                 made = [node for node in graph.against_the_flow() if node.key in graph.plan.make]
-                await self._start(made, old.nodes)
+                await self._start(made, predecessors)
             except BaseException:
                 if own_metrics is not None:
                     await own_metrics.stop()
                 self.host.metrics.restore(before)
                 raise
             self.graph = graph
-            graph.take_over(old)
+            passages = graph.take_over(predecessors)
             if own_metrics is not None:
                 replaced, self.own_metrics = self.own_metrics, own_metrics
                 await replaced.stop()
-            await self._retire(old, graph)
+            await self._retire(old, graph, passages)
             return graph
 
     async def stop(self) -> None:
@@ -104,13 +111,14 @@ class Service:
             if self._is_stopped:
                 return
             self._is_stopped = True
-            self.host.board.ready = False
-            deadline = self._deadline()
-            await self._stop(self.graph.with_the_flow(), deadline)
-            if self._retiring:
-                await asyncio.wait(self._retiring, timeout=max(0.0, deadline - self.host.clock.monotonic()))
-            self._say_balance()
-            await self.own_metrics.stop()
+        self.host.board.ready = False
+        nodes = list(self.graph.with_the_flow())
+        await self._stop((node for node in nodes if node.key.kind is not Kind.EXTENSION), self._deadline())
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+        await self._stop((node for node in nodes if node.key.kind is Kind.EXTENSION), self._deadline())
+        self._say_balance()
+        await self.own_metrics.stop()
 
     # Steps.
 
@@ -169,22 +177,36 @@ class Service:
         await node.tasks.cancel()
         node.health.report("stopped")
 
-    async def _retire(self, old: Graph, new: Graph) -> None:
-        """Stop what the new graph does not keep: at once what is quick, beside the flow what still has to send."""
+    async def _retire(self, old: Graph, new: Graph, passages: list[Passage]) -> None:
+        """Stop what the new graph does not keep: at once what is quick, beside the flow what still has to send.
+
+        Nothing behind a receiver stops before those who are on their way through the old graph have arrived.
+        """
         leaving = [node for node in old.with_the_flow() if node.key in new.plan.retire]
+        receivers = [node for node in leaving if node.key.kind is Kind.RECEIVER]
         senders = [node for node in leaving if node.key.kind in {Kind.EXPORTER, Kind.EXTENSION}]
         deadline = self._deadline()
-        await self._stop((node for node in leaving if node not in senders), deadline)
+        await self._stop(receivers, deadline)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, deadline - self.host.clock.monotonic())):
+                for passage in passages:
+                    await passage.over()
+        await self._stop((node for node in leaving if node not in receivers + senders), deadline)
+        self._senders |= {node.key: node for node in senders if node.outbox is not None}
         task = asyncio.create_task(self._retire_senders(senders, deadline), name="retire")
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
     async def _retire_senders(self, nodes: list[Node], deadline: float) -> None:
-        await self._stop(nodes, deadline)
-        for node in nodes:
-            if node.outbox is not None and node.outbox.balance.taken:
-                logger.info("balance: %s: %s", node, node.outbox.balance)
-            self.host.board.remove(node.health)
+        await asyncio.gather(*(node.outbox.flush(deadline) for node in nodes if node.outbox is not None))
+        async with self._changing:  # a reload under way may be about to bring one of them back
+            await self._stop(nodes, self.host.clock.monotonic())
+            for node in nodes:
+                if self._senders.get(node.key) is node:
+                    del self._senders[node.key]
+                if node.outbox is not None and node.outbox.balance.taken and not node.outbox.is_succeeded:
+                    logger.info("balance: %s: %s", node, node.outbox.balance)
+                self.host.board.remove(node.health)
 
     # Details.
 

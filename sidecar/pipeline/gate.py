@@ -7,6 +7,7 @@ all. One full exporter therefore never makes a sender repeat what healthy export
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -65,35 +66,66 @@ class Route:
         return batch
 
 
-class Gate:
-    """A consumer in front of any number of routes per signal. `routes` may be replaced at any time, in one step."""
+class Passage:
+    """One set of routes, and how many calls are on their way through it."""
+
+    __slots__ = ("_calls", "_over", "routes")
 
     def __init__(self, routes: Mapping[Signal, Sequence[Route]]) -> None:
         self.routes = routes
+        self._calls = 0
+        self._over: asyncio.Event | None = None
+
+    def __enter__(self) -> None:
+        self._calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        if self._over is not None and not self._calls:
+            self._over.set()
+
+    async def over(self) -> None:
+        """Return when nobody is on the way through any more."""
+        if self._calls:
+            self._over = self._over or asyncio.Event()
+            await self._over.wait()
+
+
+class Gate:
+    """A consumer in front of any number of routes per signal, which may be replaced at any time, in one step."""
+
+    def __init__(self, routes: Mapping[Signal, Sequence[Route]]) -> None:
+        self._passage = Passage(routes)
+
+    def point(self, routes: Mapping[Signal, Sequence[Route]]) -> Passage:
+        """Send what comes from now on through other routes. Returns the old ones, with those still on their way."""
+        old, self._passage = self._passage, Passage(routes)
+        return old
 
     def accepts(self, signal: Signal) -> bool:
         """Whether a route takes this signal."""
-        return bool(self.routes.get(signal))
+        return bool(self._passage.routes.get(signal))
 
     async def __call__(self, *batches: Batch) -> None:
         """As `Consumer.__call__`: all batches reach all their ends, or none does."""
+        passage = self._passage
         reservations: list[Reservation] = []
-        try:
-            for sink, batch in self._process(batches):
-                reservations.append(await sink.reserve(batch))
-            if len(reservations) > 1:
-                reservations.sort(key=lambda one: not one.fallible)
-            while reservations:
-                await reservations[0].commit()
-                del reservations[0]
-        except BaseException:
-            for reservation in reservations:
-                reservation.cancel()
-            raise
+        with passage:
+            try:
+                for sink, batch in self._process(batches, passage.routes):
+                    reservations.append(await sink.reserve(batch))
+                if len(reservations) > 1:
+                    reservations.sort(key=lambda one: not one.fallible)
+                while reservations:
+                    await reservations[0].commit()
+                    del reservations[0]
+            except BaseException:
+                for reservation in reservations:
+                    reservation.cancel()
+                raise
 
-    def _process(self, batches: Sequence[Batch]) -> list[tuple[Sink, Batch]]:
+    def _process(self, batches: Sequence[Batch], routes: Mapping[Signal, Sequence[Route]]) -> list[tuple[Sink, Batch]]:
         deliveries: list[tuple[Sink, Batch]] = []
-        routes = self.routes
         for batch in batches:
             behind = routes.get(batch.signal)
             if not behind:

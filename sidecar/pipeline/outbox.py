@@ -13,6 +13,7 @@ many attempts as the throttle allows. Everything runs on one event loop, so no s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -128,8 +129,8 @@ class Outbox:
             self._dispatch()
 
     def can_adopt(self, old: Outbox) -> bool:
-        """Whether `adopt` is possible: both keep their requests in the same place."""
-        return self._storage is old._storage
+        """Whether `adopt` is possible: both keep their requests in the same place, which the old one still has."""
+        return self._storage is old._storage and not old._is_closed and not old.is_succeeded
 
     def adopt(self, old: Outbox) -> None:
         """Succeed another outbox after a reload, instead of `start`: take over what it holds, and its balance.
@@ -154,6 +155,11 @@ class Outbox:
         if self.held.requests:
             self._idle.clear()
             self._dispatch()
+
+    @property
+    def is_succeeded(self) -> bool:
+        """Whether another outbox holds what this one has taken."""
+        return self._successor is not None
 
     def take(self, shipment: Shipment) -> None:
         """Take over a shipment that failed at the predecessor."""
@@ -521,6 +527,16 @@ class Outbox:
 
     async def drain(self, deadline: float) -> None:
         """Send what is held until `deadline` (monotonic seconds). The rest stays stored, or is dropped and counted."""
+        await self.flush(deadline)
+        if not self._idle.is_set():
+            await self._abandon()
+        self._is_closed = self._successor is None
+        if isinstance(self._backlog, StoredBacklog) and self._storage is not None:
+            await self._storage.close(self._backlog.queue)
+            self._backlog = Backlog(self._queue.batch, self._now)
+
+    async def flush(self, deadline: float) -> None:
+        """Send what is held, without delay. Returns when all is sent, at the deadline, or when a successor has it."""
         self._draining = True
         self._throttle.reset()
         for shipment, handle in list(self._delayed.items()):
@@ -528,15 +544,9 @@ class Outbox:
             self._retry_now(shipment)
         self._wake_senders()
         self._dispatch()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, deadline - self._now())):
                 await self._idle.wait()
-        except TimeoutError:
-            await self._abandon()
-        self._is_closed = self._successor is None
-        if isinstance(self._backlog, StoredBacklog) and self._storage is not None:
-            await self._storage.close(self._backlog.queue)
-            self._backlog = Backlog(self._queue.batch, self._now)
 
     async def _abandon(self) -> None:
         """End what is under way. A successor gets it; otherwise it stays in the storage, or is dropped and counted."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from support.components import JOURNAL, REGISTRY, node, resolved
 from support.otlp import bodies, logs, traces
@@ -105,6 +107,40 @@ async def test_a_long_form_processor_flushes_before_the_exporters_stop(running):
     assert node(service, Kind.EXPORTER, "queued").batches == []
     await service.stop()
     assert len(node(service, Kind.EXPORTER, "queued").batches) == 1
+
+
+async def test_an_exporter_that_comes_back_succeeds_itself(running):
+    """Removed while it still sends and named again, it takes over what it had, and no storage is opened twice."""
+    service = await running()
+    first = node(service, Kind.EXPORTER, "queued")
+    first.hold.clear()
+    await node(service, Kind.RECEIVER, "probe").emit(logs(1))
+    without = BASIC.replace("exporters: [probe, queued]", "exporters: [probe]")
+    await service.reload(resolved(without))
+    await service.reload(resolved(BASIC))
+    assert node(service, Kind.EXPORTER, "queued") is not first
+    await node(service, Kind.RECEIVER, "probe").emit(logs(1, body="again"))
+    first.hold.set()
+    await service.stop()
+    arrived = [text for one in (first, node(service, Kind.EXPORTER, "queued")) for text in map(bodies, one.batches)]
+    assert [["hello 0"], ["again 0"]] == arrived
+
+
+async def test_nobody_stops_what_a_request_is_on_its_way_to(running, journal):
+    """An exporter without a queue that a reload removes stops after the requests that were accepted before."""
+    yaml = BASIC.replace("exporters: [probe, queued]", "exporters: [queued]")
+    yaml = yaml.replace("{sending_queue: {batch: {min_size: 0}}}", "{sending_queue: {enabled: false}}")
+    service = await running(yaml)
+    old = node(service, Kind.EXPORTER, "queued")
+    old.hold.clear()
+    sending = asyncio.create_task(node(service, Kind.RECEIVER, "probe").emit(logs(1)))
+    await asyncio.sleep(0)
+    reload = asyncio.create_task(service.reload(resolved(BASIC.replace("[probe, queued]", "[probe]"))))
+    await asyncio.sleep(0.01)
+    assert "stop queued" not in journal
+    old.hold.set()
+    await asyncio.gather(sending, reload)
+    assert [["hello 0"]] == [bodies(batch) for batch in old.batches]
 
 
 async def test_a_connector_joins_two_pipelines(running, journal):
