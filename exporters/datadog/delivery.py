@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeAlias
 import zstandard
 
 from sidecar import SCHEMAS, Batch, Signal
+from sidecar.batch import take_out
 from sidecar.net.compress import CODINGS
 
 Compression: TypeAlias = Literal["gzip", "zstd", "none"]
@@ -131,9 +132,7 @@ def _only(batch: Batch, wanted: set[int]) -> Any:
             records = getattr(scope, schema.records)
             for items in map(_points, records) if batch.signal is Signal.METRICS else [records]:
                 count = len(items)
-                for index in reversed(range(count)):
-                    if position + index not in wanted:
-                        del items[index]
+                take_out(items, [item for place, item in enumerate(items, position) if place not in wanted])
                 position += count
     return message
 

@@ -9,14 +9,15 @@ import orjson
 
 from exporters.datadog.delivery import Body, Unit
 from exporters.datadog.points import COUNT, GAUGE, Distribution, Key, Points, Value
-from exporters.datadog.trace_bodies import wire_field
 from exporters.datadog.wire.datadog_pb2 import Sketch, SketchPayload
+from sidecar.net.wire import LENGTH_DELIMITED, delimited, tag
 
 # The intake takes 512,000 bytes, and 5 MiB after decompression. Series compress tenfold at least.
 MAX_SERIES_BODY: Final = 2_500_000
 # 3.2 MB compressed.
 MAX_SKETCHES_BODY: Final = 3_000_000
 
+_SKETCH: Final = tag(SketchPayload.SKETCHES_FIELD_NUMBER, LENGTH_DELIMITED)
 _SOURCE: Final = "otlp-sidecar"
 _MAX_INT64: Final = (1 << 63) - 1
 
@@ -105,4 +106,4 @@ def _sketch(key: Key, distribution: Distribution) -> bytes:
         k=bins,
         n=counts,
     )
-    return wire_field(SketchPayload.SKETCHES_FIELD_NUMBER, message.SerializeToString())
+    return delimited(_SKETCH, message.SerializeToString())

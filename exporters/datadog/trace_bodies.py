@@ -12,12 +12,15 @@ from exporters.datadog.resource import Origin
 from exporters.datadog.spans import DECISION, PRIORITY
 from exporters.datadog.traces import Chunk, Group
 from exporters.datadog.wire.datadog_pb2 import AgentPayload, TraceChunk, TracerPayload
+from sidecar.net.wire import LENGTH_DELIMITED, delimited, tag
 
 # The intake takes 3.2 MB; Vector stops at 3,000,000 too.
 MAX_INTAKE_BODY: Final = 3_000_000
 # An Agent takes 25 MiB; ddtrace stops at 8 MiB too.
 MAX_AGENT_BODY: Final = 8 << 20
 
+_TRACER_PAYLOAD: Final = tag(AgentPayload.TRACER_PAYLOADS_FIELD_NUMBER, LENGTH_DELIMITED)
+_CHUNK: Final = tag(TracerPayload.CHUNKS_FIELD_NUMBER, LENGTH_DELIMITED)
 _ENVELOPE: Final = 6  # at most: a field's number and length, or the length of an array
 _BY_OTLP_SAMPLER: Final = "-9"
 _SAMPLE_RATE: Final = {"_dd.otlp_sr": "1.00"}
@@ -93,8 +96,8 @@ def intake_bodies(groups: Iterable[Group], sender: AgentPayload) -> Iterator[Bod
 
 def _close(parts: list[bytes], tracer_start: bytes, chunks: list[bytes]) -> None:
     if chunks:
-        payload = tracer_start + b"".join(wire_field(TracerPayload.CHUNKS_FIELD_NUMBER, data) for data in chunks)
-        parts.append(wire_field(AgentPayload.TRACER_PAYLOADS_FIELD_NUMBER, payload))
+        payload = tracer_start + b"".join(delimited(_CHUNK, data) for data in chunks)
+        parts.append(delimited(_TRACER_PAYLOAD, payload))
 
 
 def _intake_body(start: bytes, parts: list[bytes], units: list[int], languages: set[str]) -> Body:
@@ -104,7 +107,7 @@ def _intake_body(start: bytes, parts: list[bytes], units: list[int], languages: 
 
 def _tracer_payload(origin: Origin) -> TracerPayload:
     attributes = origin.attributes
-    container_tags = ",".join(tag for tag in origin.tags if not tag.startswith(_UNIFIED))
+    container_tags = ",".join(one for one in origin.tags if not one.startswith(_UNIFIED))
     return TracerPayload(
         container_id=attributes.get("container.id", ""),
         language_name=attributes.get("telemetry.sdk.language", ""),
@@ -145,16 +148,6 @@ def array_of(items: list[bytes]) -> bytes:
     else:
         head = b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
     return head + b"".join(items)
-
-
-def wire_field(number: int, data: bytes) -> bytes:
-    """A length-delimited field of a protobuf message (Protocol Buffers encoding guide, "Message Structure")."""
-    size, length = bytearray(), len(data)
-    while length > 0x7F:
-        size.append(length & 0x7F | 0x80)
-        length >>= 7
-    size.append(length)
-    return bytes((number << 3 | 2,)) + bytes(size) + data
 
 
 def agent_headers(body: bytes) -> dict[str, str]:

@@ -40,7 +40,7 @@ async def bench():
 @pytest.fixture
 async def exporter(intake, bench):
     """A started exporter that sends to the intake."""
-    endpoints = f"logs: {{endpoint: '{intake.url}'}}\nevents: {{endpoint: '{intake.url}'}}\n"
+    endpoints = "".join(f"{name}: {{endpoint: '{intake.url}'}}\n" for name in ("logs", "events", "traces"))
     made = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\nhostname: web-1\n{endpoints}")
     await made.start()
     yield made
@@ -129,6 +129,42 @@ async def test_429_waits_as_long_as_asked(exporter, intake, bench):
     bench.clock.advance(7)
     await exporter.export(failure.value.remaining)
     assert len(intake.logs) == 1
+
+
+async def test_429_of_one_intake_does_not_hold_up_the_others(exporter, intake):
+    """Each has its own limits."""
+    intake.script(status=429, path=LOGS, headers={"X-Ratelimit-Reset": "60"})
+    with pytest.raises(RateLimited):
+        await exporter.export(otlp.logs(1))
+    await exporter.export(otlp.traces(1))
+    assert len(intake.spans) == 1
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("3", 3), ("Tue, 14 Nov 2023 22:13:25 GMT", 5), ("soon", None)])
+async def test_other_ways_to_ask_for_patience(exporter, intake, value, seconds):
+    """`Retry-After` as a number and as a date; what is neither leaves the wait to the sender."""
+    intake.script(status=429, headers={"Retry-After": value})
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(otlp.logs(1))
+    assert failure.value.after == seconds
+
+
+@pytest.mark.parametrize("status", [302, 404, 405])
+async def test_an_address_that_is_no_intake_keeps_the_data(exporter, intake, status):
+    """The key follows no redirect, and a person mends the address meanwhile."""
+    intake.script(status=status, headers={"Location": f"{intake.url}/elsewhere"})
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(otlp.logs(1))
+    assert failure.value.after >= 60
+    assert [request.path for request in intake.requests] == [LOGS]
+
+
+async def test_nothing_of_one_request_is_left_on_the_next(exporter, intake):
+    """Tags are inside each log: they grow neither the address nor the logs that follow."""
+    for index in range(3):
+        await exporter.export(otlp.logs(1, service=f"s{index}", ddtags=f"n:{index}"))
+    assert [log["ddtags"] for log in intake.logs] == [f"service:s{index},n:{index}" for index in range(3)]
+    assert {request.query for request in intake.requests} == {""}
 
 
 async def test_a_refused_key_is_tried_again_slowly_and_not_shown(exporter, intake, bench):
