@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import zstandard
 
-from sidecar import SCHEMAS, Batch, Signal
+from sidecar import SCHEMAS, Batch, Retryable, Signal
 from sidecar.batch import take_out
 from sidecar.net.compress import CODINGS
 
 Compression: TypeAlias = Literal["gzip", "zstd", "none"]
+
+_MAX_UNSENT: Final = 8
+# Whoever gives up its retries lets a fresh batch find out after so many seconds.
+_FORGET_FAILURE: Final = 60.0
 
 # A log, a span or a series in a body: the position of its item in the batch, counted over all resources and scopes, or
 # the positions of those that went into it: none, where it stands beside the unit that settles the item.
@@ -104,7 +109,7 @@ class Unsent(Batch):
     bytes, such as a queue on disk, gets those of exactly the items that are left.
     """
 
-    __slots__ = ("origin", "requests")
+    __slots__ = ("__weakref__", "origin", "requests")
 
     def __init__(self, origin: Batch, requests: Iterable[Request]) -> None:
         self.requests = list(requests)
@@ -147,3 +152,31 @@ def _decompress(data: bytes, compression: Compression) -> bytes:
     if compression == "zstd":
         return zstandard.ZstdDecompressor().decompress(data)
     return gzip.decompress(data) if compression == "gzip" else data
+
+
+class Attempts:
+    """What of one signal is being tried, and when it last failed.
+
+    While nothing gets through, requests wait as `Unsent`, which takes memory that no queue counts. When there are a few
+    of them, only those are tried, and none are made of further batches.
+    """
+
+    def __init__(self) -> None:
+        self._unsent: weakref.WeakSet[Unsent] = weakref.WeakSet()
+        self._failure = ""
+        self._failed_at = -_FORGET_FAILURE
+
+    def check(self, now: float) -> None:
+        """Raise Retryable where a fresh batch has to wait for those that are being tried."""
+        if len(self._unsent) >= _MAX_UNSENT and now - self._failed_at < _FORGET_FAILURE:
+            raise Retryable(self._failure)
+
+    def succeeded(self) -> None:
+        """A request has got through."""
+        self._failed_at = -_FORGET_FAILURE
+
+    def failed(self, error: Retryable, unsent: Unsent, now: float) -> None:
+        """A request has not got through, and all of these are left."""
+        self._failure, self._failed_at = str(error), now
+        self._unsent.add(unsent)
+        error.remaining = unsent

@@ -11,7 +11,7 @@ from exporters.datadog.channel_logs import LogsChannel
 from exporters.datadog.channel_metrics import MetricsChannel
 from exporters.datadog.channel_traces import TracesChannel
 from exporters.datadog.courier import Courier
-from exporters.datadog.delivery import Request, Unsent
+from exporters.datadog.delivery import Attempts, Request, Unsent
 from exporters.datadog.dogstatsd import DATAGRAM, DogStatsD
 from exporters.datadog.intake import Intake
 from exporters.datadog.resource import Origins
@@ -43,6 +43,7 @@ class DatadogExporter(Exporter[DatadogSettings]):
             Signal.TRACES: self._traces.requests,
             Signal.METRICS: metrics.requests,
         }
+        self._attempts = {signal: Attempts() for signal in Signal}
 
     async def start(self) -> None:
         """Be ready to send."""
@@ -71,6 +72,7 @@ class DatadogExporter(Exporter[DatadogSettings]):
         if isinstance(batch, Unsent):
             await self._deliver(batch.origin, batch.requests)
         else:
+            self._attempts[batch.signal].check(self.context.clock.monotonic())
             await self._deliver(batch, self.requests_of(batch.signal)(batch))
 
     def requests_of(self, signal: Signal) -> Callable[[Batch], Iterable[Request]]:
@@ -79,6 +81,7 @@ class DatadogExporter(Exporter[DatadogSettings]):
 
     async def _deliver(self, batch: Batch, requests: Iterable[Request]) -> None:
         loop = asyncio.get_running_loop()
+        attempts = self._attempts[batch.signal]
         deadline = loop.time() + _OWN_SHARE * self.settings.timeout
         waiting = iter(requests)
         delivered = False
@@ -87,9 +90,10 @@ class DatadogExporter(Exporter[DatadogSettings]):
             try:
                 await self._send(request, deadline - loop.time())
                 delivered = True
+                attempts.succeeded()
             except Retryable as error:
                 self._count(batch, refused)
-                error.remaining = Unsent(batch, [request, *waiting])
+                attempts.failed(error, Unsent(batch, [request, *waiting]), self.context.clock.monotonic())
                 raise
             except TooLarge as error:
                 halves = request.halves()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Final
 
 import aiohttp
@@ -11,7 +13,7 @@ import aiohttp
 from exporters.datadog.delivery import Request, Route
 from sidecar import Permanent, RateLimited, Retryable, Secret, TooLarge
 from sidecar.component import Clock
-from sidecar.net.otlp_client import retry_after, user_agent, words
+from sidecar.net.otlp_client import MAX_WAIT, retry_after, user_agent, words
 
 # A key is replaced, or a site corrected, by a person: asking more often would only add to the noise.
 KEY_RETRY: Final = 60.0
@@ -19,7 +21,7 @@ VERSION: Final = importlib.metadata.version("otlp-sidecar")
 # Who sends it, as the logs intake wants to know.
 ORIGIN: Final[Mapping[str, str]] = {"DD-EVP-ORIGIN": "otlp-sidecar", "DD-EVP-ORIGIN-VERSION": VERSION}
 _MAX_ANSWER: Final = 2048
-# What a person has to mend (§1.1 of the intake's description lists 401 and 403; a wrong address gives the others).
+# What a person has to mend.
 _SETUP: Final = {
     401: "the API key is missing",
     403: "the API key is not valid, or belongs to another site",
@@ -79,9 +81,9 @@ class Intake:
                     return
                 answer = await response.content.read(_MAX_ANSWER)
         except TimeoutError:
-            raise Retryable(f"{route.url}: no answer within {timeout:.1f} s", reason="timeout") from None
+            raise Retryable(f"{_shown(route.url)}: no answer within {timeout:.1f} s", reason="timeout") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Retryable(f"{route.url}: {self._safe(str(error) or type(error).__name__)}") from None
+            raise Retryable(f"{_shown(route.url)}: {self._safe(str(error) or type(error).__name__)}") from None
         raise self._refusal(route, response, self._safe(answer.decode(errors="replace")))
 
     def _session(self, socket: str) -> aiohttp.ClientSession:
@@ -112,7 +114,7 @@ class Intake:
 
     def _refusal(self, route: Route, response: aiohttp.ClientResponse, answer: str) -> Exception:
         status = response.status
-        said = f"{route.url}: {status}{f' {answer}' if answer else ''}"
+        said = f"{_shown(route.url)}: {status}{f' {answer}' if answer else ''}"
         now = self._clock.time_ns() / 1e9
         after = _seconds(response.headers.get("X-Ratelimit-Reset"))
         if after is None:
@@ -141,6 +143,12 @@ class Intake:
 
 def _seconds(header: str | None) -> float | None:
     try:
-        return max(0.0, float(header)) if header else None
+        seconds = float(header or "nan")
     except ValueError:
         return None
+    return min(max(0.0, seconds), MAX_WAIT) if isfinite(seconds) else None
+
+
+def _shown(url: str) -> str:
+    """An address without the password that a proxy may want in it."""
+    return re.sub(r"//[^/@]*@", "//", url)

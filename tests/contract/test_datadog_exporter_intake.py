@@ -131,6 +131,35 @@ async def test_429_waits_as_long_as_asked(exporter, intake, bench):
     assert len(intake.logs) == 1
 
 
+async def test_while_nothing_gets_through_few_batches_are_encoded(exporter, intake):
+    """What has been tried is tried again first: waiting must not take memory that no queue counts."""
+    intake.script(status=503, times=8)
+    errors = []
+    for index in range(10):
+        with pytest.raises(Retryable) as failure:
+            await exporter.export(otlp.logs(1, body=f"batch {index}"))
+        errors.append(failure.value)
+    assert [error.remaining is None for error in errors] == [False] * 8 + [True] * 2
+    assert len(intake.requests) == 8
+    for error in errors[:8]:
+        await exporter.export(error.remaining)
+    await exporter.export(otlp.logs(1, body="batch 8"))
+    assert [log["message"] for log in intake.logs] == [f"batch {index} 0" for index in range(9)]
+
+
+async def test_a_password_in_an_address_is_not_shown(intake, bench):
+    """A proxy may want one."""
+    url = intake.url.replace("//", "//user:secret@")
+    exporter = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\nlogs: {{endpoint: '{url}'}}\n")
+    await exporter.start()
+    intake.script(status=500)
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(otlp.logs(1))
+    await exporter.stop()
+    assert "secret" not in str(failure.value)
+    assert intake.to(LOGS)[0].headers["authorization"].startswith("Basic ")
+
+
 async def test_429_of_one_intake_does_not_hold_up_the_others(exporter, intake):
     """Each has its own limits."""
     intake.script(status=429, path=LOGS, headers={"X-Ratelimit-Reset": "60"})
@@ -138,6 +167,15 @@ async def test_429_of_one_intake_does_not_hold_up_the_others(exporter, intake):
         await exporter.export(otlp.logs(1))
     await exporter.export(otlp.traces(1))
     assert len(intake.spans) == 1
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "soon"])
+async def test_a_wait_that_is_no_number_is_not_believed(exporter, intake, value):
+    """Nor is one for ever."""
+    intake.script(status=429, headers={"X-Ratelimit-Reset": value})
+    with pytest.raises(Retryable) as failure:
+        await exporter.export(otlp.logs(1))
+    assert failure.value.after is None
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("3", 3), ("Tue, 14 Nov 2023 22:13:25 GMT", 5), ("soon", None)])

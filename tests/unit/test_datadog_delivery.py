@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 
 import orjson
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import otlp, otlp_metrics
 
-from exporters.datadog.delivery import Body, Request, Route, Unsent
+from exporters.datadog.delivery import Attempts, Body, Request, Route, Unsent
 from exporters.datadog.logs import divide
-from sidecar import Batch, BatchContext, Signal
+from sidecar import Batch, BatchContext, Retryable, Signal
 
 
 def route(**options) -> Route:
@@ -90,3 +91,24 @@ def test_waiting_costs_no_otlp_bytes():
     assert unsent.forget_message() is unsent
     assert "not built" in repr(unsent)
     assert [request.positions for request in unsent.requests] == [[1, 2]]
+
+
+def test_fresh_batches_wait_when_enough_are_being_tried():
+    """Until one gets through, or nobody tries them any more, or nobody has for a minute."""
+    attempts = Attempts()
+    errors = [Retryable("503") for _ in range(8)]
+    for error in errors:
+        attempts.check(0)
+        attempts.failed(error, Unsent(batch_of(Signal.LOGS, 4), [request_of([1, 2])]), 0)
+    assert [len(error.remaining) for error in errors] == [2] * 8
+    with pytest.raises(Retryable, match="503"):
+        attempts.check(59)
+    attempts.check(60)
+    attempts.succeeded()
+    attempts.check(1)
+    attempts.failed(errors[0], errors[0].remaining, 2)
+    with pytest.raises(Retryable):
+        attempts.check(3)
+    errors.pop().remaining = None
+    gc.collect()
+    attempts.check(3)
