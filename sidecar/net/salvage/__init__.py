@@ -48,24 +48,30 @@ def receive(signal: Signal, data: bytes) -> Received:
         Permanent: not such a request: cut off, broken around its items, or without one that could be decoded.
     """
     request = SCHEMAS[signal].request
-    repair = Repair(signal)
+    repair = None
     try:
         message = request.FromString(data)
         if _has_resource_without_scopes(signal, message):  # free to ask, where looking for old fields is not
+            repair = Repair(signal)
             data = repair.move_old_scopes(data)
             message = request.FromString(data)
     except (DecodeError, Unmendable) as error:
+        repair = repair or Repair(signal)
         data, message = _mend(signal, data, repair, str(error))
     check = Check()
     changed = check.run(signal, message)
-    reasons = repair.rejected + check.rejected
+    if repair is None and not changed:  # as nearly always
+        return Received(message, data)
+    repair = repair or Repair(signal)
+    repair.rejected.update(check.rejected)
+    repair.repaired.update(check.repaired)
     return Received(
         message=message,
         data=None if changed else data,
-        rejected=reasons.total(),
-        reasons=reasons,
-        repaired=repair.repaired + check.repaired,
-        explanation=_explain(signal, reasons),
+        rejected=repair.rejected.total(),
+        reasons=repair.rejected,
+        repaired=repair.repaired,
+        explanation=_explain(signal, repair.rejected),
     )
 
 

@@ -6,7 +6,7 @@ Every item passes here, so a sound one costs a single condition, and everything 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, Final
@@ -34,8 +34,9 @@ class Check:
     """
 
     def __init__(self) -> None:
-        self.rejected: Counter[str] = Counter()
-        self.repaired: Counter[str] = Counter()
+        # One check per request: a Counter takes four times as long to make.
+        self.rejected: dict[str, int] = defaultdict(int)
+        self.repaired: dict[str, int] = defaultdict(int)
 
     def run(self, signal: Signal, message: ExportRequest) -> bool:
         """Check all items. Returns whether anything was changed."""
