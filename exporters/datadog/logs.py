@@ -20,8 +20,7 @@ from exporters.datadog.severity import Severities, status_of_word
 from exporters.datadog.values import flatten, text, text_of, texts, value_of
 from sidecar.events.trace_ids import parse_span_id, parse_trace_id
 
-# The intake takes 5 MB and 1,000 logs; Vector aims at 4.25 MB, which leaves room for what is on the way to be added.
-MAX_BODY: Final = 5_000_000
+# The intake takes 5 MB and 1,000 logs. Vector aims at 4.25 MB too.
 AIM_BODY: Final = 4_250_000
 MAX_LOGS: Final = 1000
 # A longer log is cut by the intake, without regard for what it cuts.
@@ -246,14 +245,14 @@ class LogEncoder:
 def _put_meaning(members: dict[str, Any], meaning: str, key: str, value: Any, origin: Origin) -> None:
     words = text_of(value)
     match meaning:
-        case "message" if words and "message" not in members:
+        case "message" if value.string_value and "message" not in members:
             members["message"] = words
         case "status" if status := status_of_word(words):
             members["status"] = status
         case "trace_id" if trace_id := parse_trace_id(words):
             digits = members["otel.trace_id"] = trace_id.hex()
             members["dd.trace_id"] = _trace_id(digits)
-        case "span_id" if span_id := parse_span_id(words, decimal=key.startswith("dd.")):
+        case "span_id" if span_id := parse_span_id(words, decimal=key.lower().startswith("dd.")):
             members["dd.span_id"] = str(int.from_bytes(span_id, "big"))
             members["otel.span_id"] = span_id.hex()
         case "service" | "hostname":

@@ -25,6 +25,7 @@ exporters:
     events: {{endpoint: "{url}"}}
     sending_queue: {{batch: {{flush_timeout: 50ms, min_size: 1}}}}
     retry_on_failure: {{initial_interval: 100ms, max_interval: 300ms}}
+  prometheus: {{endpoint: "127.0.0.1:{page}"}}
 extensions:
   health_check: {{endpoint: "127.0.0.1:{health}"}}
 service:
@@ -32,25 +33,25 @@ service:
   shutdown_timeout: 2s
   telemetry: {{metrics: {{readers: [{{pull: {{exporter: {{prometheus: {{host: 127.0.0.1, port: {own}}}}}}}}}]}}}}
   pipelines:
-    logs: {{receivers: [otlp], exporters: [datadog]}}
-    traces: {{receivers: [otlp], exporters: [datadog]}}
-    metrics: {{receivers: [otlp], exporters: [datadog]}}
+    logs: {{receivers: [otlp], exporters: [{to}]}}
+    traces: {{receivers: [otlp], exporters: [{to}]}}
+    metrics: {{receivers: [otlp], exporters: [{to}]}}
 """
 KEY = "0123456789abcdef0123456789abcdef"
 
 
 class Running(SidecarProcess):
-    """A sidecar that sends to an intake."""
+    """A sidecar that sends to an intake, or shows a page to Prometheus."""
 
-    def __init__(self, intake, folder, key=KEY):
-        self.port, self.health, self.own = find_free_port(), find_free_port(), find_free_port()
-        document = DOCUMENT.format(port=self.port, health=self.health, own=self.own, url=intake.url, key=key)
+    def __init__(self, intake, folder, key=KEY, to="datadog"):
+        self.ports = {name: find_free_port() for name in ("port", "health", "own", "page")}
+        document = DOCUMENT.format(**self.ports, url=intake.url, key=key, to=to)
         clean = dict.fromkeys(("DD_API_KEY", "DD_SITE", "DD_ENV", "DD_SERVICE", "DD_VERSION", "DD_DOGSTATSD_URL"), "")
         super().__init__(document, folder, env=clean)
 
     async def send(self, signal, request):
         """Send an OTLP request."""
-        url = f"http://127.0.0.1:{self.port}/v1/{signal}"
+        url = f"http://127.0.0.1:{self.ports['port']}/v1/{signal}"
         headers = {"Content-Type": "application/x-protobuf"}
         async with (
             aiohttp.ClientSession() as session,
@@ -58,9 +59,10 @@ class Running(SidecarProcess):
         ):
             assert response.status == 200, await response.text()
 
-    async def get(self, port, path):
+    async def get(self, name, path):
         """What an HTTP server of it says."""
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        url = f"http://127.0.0.1:{self.ports[name]}{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
             return await response.text()
 
 
@@ -147,8 +149,8 @@ async def test_a_wrong_key_is_seen_everywhere_and_counts_nothing_as_sent(intake,
         await sidecar.send("logs", otlp.logs_request(10))
         await intake.wait_for(lambda: bool(intake.to(LOGS)))
         await sidecar.wait_for_line("the API key is not valid")
-        own = await sidecar.get(sidecar.own, "/metrics")
-        health = await sidecar.get(sidecar.health, "/status") + await sidecar.get(sidecar.health, "/")
+        own = await sidecar.get("own", "/metrics")
+        health = await sidecar.get("health", "/status") + await sidecar.get("health", "/")
         ended = await sidecar.stop()
     sent = [line.split()[-1] for line in own.splitlines() if line.startswith("otelcol_exporter_sent")]
     assert set(map(float, sent)) <= {0}
@@ -156,3 +158,25 @@ async def test_a_wrong_key_is_seen_everywhere_and_counts_nothing_as_sent(intake,
     assert "received 10 = delivered 0 + stored 0 + dropped 10" in ended.output
     assert "f" * 32 not in own + health + ended.output
     assert len(intake.to(LOGS)) <= 3
+
+
+async def test_one_word_swaps_datadog_and_prometheus_for_every_signal(intake, tmp_path):
+    """The same document but for the name of the exporter, the same senders, and back."""
+    for to in ("datadog", "prometheus", "datadog"):
+        intake.logs.clear()
+        intake.traces.clear()
+        intake.series.clear()
+        async with Running(intake, tmp_path, to=to) as sidecar:
+            await sidecar.send("logs", otlp.logs_request(2))
+            await sidecar.send("traces", otlp.traces_request(2))
+            await sidecar.send("metrics", deltas(1, 2))
+            if to == "prometheus":
+                page = await sidecar.get("page", "/metrics")
+                assert 'log_records_total{service="api",severity="info"} 2' in page
+                assert "traces_span_metrics_calls_total" in page
+                assert "requests_total" in page
+            else:
+                await intake.wait_for(lambda: (len(intake.logs), len(intake.spans), len(intake.series)) == (2, 2, 2))
+            ended = await sidecar.stop()
+        assert ended.code == 0, ended.output
+    assert not [request for request in intake.requests if request.status >= 400]

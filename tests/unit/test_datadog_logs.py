@@ -159,6 +159,14 @@ def test_an_attribute_can_be_the_message():
     assert log_of(record_of("", message="order accepted"))["message"] == "order accepted"
 
 
+def test_an_attribute_of_that_name_that_is_no_text_is_an_attribute():
+    """A map called `log` must not take the place of the body."""
+    record = record_of("hello", message=7)
+    record.attributes.add(key="log").value.kvlist_value.values.extend(attributes(level="x"))
+    log = log_of(record)
+    assert (log["message"], log["attributes.message"], log["log.level"]) == ("hello", 7, "x")
+
+
 def test_a_structured_body_is_json_text():
     """Maps and arrays become text that Datadog's pipelines can parse."""
     record = record_of("")
