@@ -1,7 +1,13 @@
 """Everything that listens: HTTP and gRPC servers that components share, and what crosses them."""
 
-from sidecar.net.grpc_server import GrpcLease, GrpcServerSettings
-from sidecar.net.http_server import HttpLease, HttpServerSettings
-from sidecar.net.listeners import Listeners
+import os
+
+# gRPC's C core writes to stderr what any stranger does to a port, and looks here once, when it is imported. All that
+# matters comes as an exception too.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+from sidecar.net.grpc_server import GrpcLease, GrpcServerSettings  # noqa: E402
+from sidecar.net.http_server import HttpLease, HttpServerSettings  # noqa: E402
+from sidecar.net.listeners import Listeners  # noqa: E402
 
 __all__ = ["GrpcLease", "GrpcServerSettings", "HttpLease", "HttpServerSettings", "Listeners"]
