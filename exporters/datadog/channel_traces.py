@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from exporters.datadog import stats
 from exporters.datadog.courier import Courier
@@ -67,13 +67,7 @@ class TracesChannel:
             tuple(re.compile(pattern) for pattern in traces.ignore_resources),
             self._left_out,
         )
-        self._agent = traces.agent_url
-        agent_url = traces.agent_url or ""
-        self._agent_routes = {
-            has_stats: _agent_route(agent_url, AGENT_PATH, _WITH_STATS if has_stats else _AGENT_HEADERS)
-            for has_stats in (False, True)
-        }
-        self._agent_stats_route = _agent_route(agent_url, AGENT_STATS_PATH, _AGENT_HEADERS)
+        self._agent = _AgentRoutes(traces.agent_url) if traces.agent_url else None
         self._route = Route(
             account.url("trace.agent", TRACES_PATH, traces.endpoint), "application/x-protobuf", divide_intake_body
         )
@@ -82,7 +76,10 @@ class TracesChannel:
         )
         self._sender = AgentPayload(host_name=defaults.this_host, env=defaults.env, agent_version=VERSION)
         self._stats_sender = stats.Sender(defaults.this_host, defaults.env, VERSION)
-        self._concentrator = stats.Concentrator()
+        folded = context.meter.counter(
+            "sidecar_datadog_folded_spans", "Spans counted without their resource, since there are too many of those."
+        )
+        self._concentrator = stats.Concentrator(on_folded=lambda: folded.add(1))
 
     def start(self) -> None:
         """Begin to send statistics."""
@@ -97,7 +94,7 @@ class TracesChannel:
         """The requests that carry a batch. Its spans are counted when the first one is asked for."""
         groups = self._mapper.map(batch.message, local=is_local(batch.context.peer))
         if self._agent:
-            yield from self._for_agent(groups)
+            yield from self._agent.requests(groups)
             return
         self._concentrator.add(groups, self._context.clock.time_ns())
         for body in intake_bodies(sampled(groups, self._left_out), self._sender):
@@ -107,17 +104,12 @@ class TracesChannel:
         """The requests that carry statistics which tracers have computed."""
         for one in computed:
             if self._agent:
-                yield Request.make(self._agent_stats_route, Body(one.message, [tuple(one.items)]))
+                yield Request.make(self._agent.stats, Body(one.message, [tuple(one.items)]))
             elif payload := stats.forwarded(one):
                 data = self._stats_sender.payload([payload], computed_by_client=True, is_part=False)
                 yield Request.make(self._stats_route, Body(data, [tuple(one.items)]))
             else:
                 self._context.dropped(Signal.METRICS, "malformed", len(one.items))
-
-    def _for_agent(self, groups: list[Group]) -> Iterator[Request]:
-        for has_stats, route in self._agent_routes.items():
-            for body in agent_bodies(group for group in groups if group.has_stats is has_stats):
-                yield Request.make(route, body)
 
     def _left_out(self, reason: str, spans: int) -> None:
         self._context.dropped(Signal.TRACES, reason, spans)
@@ -133,16 +125,24 @@ class TracesChannel:
             self._courier.offer(Request.make(self._stats_route, Body(data, ())))
 
 
-def _agent_route(url: str, path: str, headers: Mapping[str, str]) -> Route:
-    socket = url.removeprefix("unix:").removeprefix("//") if url.startswith("unix:") else ""
-    is_traces = path == AGENT_PATH
-    return Route(
-        ("http://localhost" if socket else url) + path,
-        "application/msgpack",
-        divide_agent_body if is_traces else None,
-        "none",
-        headers,
-        agent_headers if is_traces else None,
-        socket,
-        with_key=False,
-    )
+class _AgentRoutes:
+    """The receiver of an Agent, which gets no API key."""
+
+    def __init__(self, url: str) -> None:
+        socket = url.removeprefix("unix:").removeprefix("//") if url.startswith("unix:") else ""
+        base = "http://localhost" if socket else url.rstrip("/")
+
+        def route(path: str, headers: Mapping[str, str], **options: Any) -> Route:
+            shape = {"compression": "none", "headers": headers, "socket": socket, "with_key": False}
+            return Route(base + path, "application/msgpack", **{**shape, **options})
+
+        bodies = {"divide": divide_agent_body, "headers_for": agent_headers}
+        self._traces = route(AGENT_PATH, _AGENT_HEADERS, **bodies)
+        self._counted_traces = route(AGENT_PATH, _WITH_STATS, **bodies)
+        self.stats = route(AGENT_STATS_PATH, _AGENT_HEADERS)
+
+    def requests(self, groups: list[Group]) -> Iterator[Request]:
+        """The requests that carry groups: apart from each other those whose sender has counted them, and the others."""
+        for has_stats, route in ((False, self._traces), (True, self._counted_traces)):
+            for body in agent_bodies(group for group in groups if group.has_stats is has_stats):
+                yield Request.make(route, body)

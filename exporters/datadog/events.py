@@ -29,6 +29,9 @@ _ALERT_TYPES: Final = {
     "fatal": "error",
     "emergency": "error",
 }
+# The first of each is what another word becomes: the intake refuses those that it does not know.
+_SENT_ALERT_TYPES: Final = ("info", "success", "warning", "error")
+_PRIORITIES: Final = ("normal", "low")
 _CHECK_STATUSES: Final = (0, 1, 2, 3)
 _UNKNOWN_CHECK: Final = 3
 _STACK: Final = "error.stack"
@@ -72,8 +75,8 @@ def sent_event_of(members: Mapping[str, Any]) -> dict[str, Any]:
     event: dict[str, Any] = {
         "title": _shorten(text(members.get(keys.EVENT_TITLE) or message.partition("\n")[0]), MAX_TITLE),
         "text": _shorten(message, MAX_TEXT),
-        "alert_type": text(members.get(keys.EVENT_ALERT_TYPE) or "info"),
-        "priority": text(members.get(keys.EVENT_PRIORITY) or "normal"),
+        "alert_type": _one_of(_SENT_ALERT_TYPES, members.get(keys.EVENT_ALERT_TYPE)),
+        "priority": _one_of(_PRIORITIES, members.get(keys.EVENT_PRIORITY)),
         "tags": _tags(members),
     }
     if key := members.get(keys.EVENT_AGGREGATION_KEY):
@@ -115,6 +118,10 @@ def encode(event: Mapping[str, Any], left_out: int = 0) -> bytes:
     note = f"({left_out} more like this one since the last event.)\n\n"
     inner = event["text"].removeprefix(_OPEN)
     return orjson.dumps({**event, "text": _OPEN + note + inner})
+
+
+def _one_of(known: tuple[str, ...], word: object) -> str:
+    return word if isinstance(word, str) and word in known else known[0]
 
 
 def _tags(members: Mapping[str, Any]) -> list[str]:

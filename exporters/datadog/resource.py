@@ -134,7 +134,7 @@ class Origins:
             resource: the message.
             local: whether it was sent from this host, so that this host's name is a true one.
         """
-        key = (resource.SerializeToString(deterministic=True), local)
+        key = (resource.SerializeToString(), local)
         origin = self._cache.get(key)
         if origin is None:
             if len(self._cache) >= _MAX_CACHED:

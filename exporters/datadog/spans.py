@@ -77,7 +77,7 @@ class SpanMapper:
         meta_struct: dict[str, bytes] = {}
         self._put_attributes(span.attributes, own, metrics, meta_struct)
         meta = {**shared, **own}
-        kind = rules.KINDS[span.kind] if span.kind < len(rules.KINDS) else "unspecified"
+        kind = rules.KINDS[span.kind] if 0 <= span.kind < len(rules.KINDS) else "unspecified"
         service = meta.get("service.name") or origin.service or NO_SERVICE
         name = span.name if self._span_name_as_operation else rules.operation_name(meta, kind)
         mapped = Span(
@@ -122,6 +122,7 @@ class SpanMapper:
     def _name(self, key: str) -> str:
         if len(self._names) >= _MAX_NAMES:
             self._names.clear()
+            self._gen_ai.clear()
         if key.startswith("gen_ai."):
             self._gen_ai.add(key)
         name = self._names[key] = rules.attribute_name(key)
@@ -191,7 +192,7 @@ def _put_sampling(meta: dict[str, str], metrics: dict[str, float]) -> None:
 def _put_status(mapped: Span, span: Any) -> None:
     meta = mapped.meta
     status = span.status
-    if status.code < len(_STATUS):
+    if 0 <= status.code < len(_STATUS):
         meta["otel.status_code"] = _STATUS[status.code]
     if status.message:
         meta["otel.status_description"] = status.message

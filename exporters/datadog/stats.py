@@ -6,7 +6,7 @@ about its trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -97,14 +97,13 @@ class Concentrator:
 
     A bucket is closed ten seconds after its end. A span that comes later is counted in the oldest one that is open.
     Each bucket holds at most `max_entries` keys: beyond, resources and peers are counted together, so that hits and
-    errors of a service stay right; and far beyond, services are.
+    errors of a service stay right; and far beyond, services are. `on_folded` is called for each span of those.
     """
 
-    def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(self, *, max_entries: int = MAX_ENTRIES, on_folded: Callable[[], None] = lambda: None) -> None:
         self._max_entries = max_entries
+        self._on_folded = on_folded
         self._buckets: dict[int, dict[tuple[Source, Key], Entry]] = {}
-        self.folded = 0
-        """How many spans were counted under a coarser key than their own."""
 
     def add(self, groups: Iterable[Group], now_ns: int) -> None:
         """Count the spans of groups whose sender has not counted them itself."""
@@ -140,7 +139,7 @@ class Concentrator:
 
     def _new_entry(self, bucket: dict[tuple[Source, Key], Entry], source: Source, key: Key) -> Entry:
         if len(bucket) >= self._max_entries:
-            self.folded += 1
+            self._on_folded()
             key = key._replace(resource=_OTHER, http_endpoint="", peer_tags=())
             if len(bucket) >= 2 * self._max_entries:
                 key = key._replace(service=_OTHER, name=_OTHER, type="", http_method="", grpc_status="")

@@ -12,7 +12,6 @@ import pytest
 from support import otlp_metrics as otlp
 from support.datadog_intake import SERIES, SKETCHES, DatadogIntake
 
-from config.problems import ConfigError
 from exporters.datadog import DatadogExporter
 from sidecar import Batch, BatchContext, Retryable, SettingError, Signal
 from sidecar.events import datadog_keys as keys
@@ -162,19 +161,6 @@ async def test_dogstatsd_over_a_unix_socket(bench, tmp_path):
         assert data == b"c:5.0|c|#host:web-1|T1700000000"
         with pytest.raises(Retryable):
             await exporter.export(otlp.batch(otlp.gauge("g", otlp.point(1, time=0))))
-
-
-@pytest.mark.parametrize(
-    ("settings", "right"),
-    [
-        ("{dogstatsd_url: 'http://localhost:8125'}", "write for example udp://localhost:8125"),
-        ("{histograms: {mode: nobuckets}}", "add send_aggregation_metrics"),
-    ],
-)
-def test_settings_that_can_not_work(settings, right):
-    """Refused, with what would be right."""
-    with pytest.raises(ConfigError, match=right):
-        Bench().make(DatadogExporter, f"api: {{key: {KEY}}}\nmetrics: {settings}\n")
 
 
 def test_an_environment_that_can_not_work(monkeypatch):

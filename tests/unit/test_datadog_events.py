@@ -15,6 +15,7 @@ from exporters.datadog.events import (
     sent_event_of,
 )
 from exporters.datadog.resource import Origin
+from sidecar.events import datadog_keys as keys
 
 NOW = 1_700_000_000_000_000_000
 ORIGIN = Origin(
@@ -96,7 +97,8 @@ def test_an_event_of_a_dogstatsd_client_is_what_it_was():
     assert (event["title"], event["alert_type"], event["priority"]) == ("deploy", "success", "low")
     assert (event["source_type_name"], event["host"], event["tags"]) == ("ci", "web-1", ["env:prod", "team:a"])
     assert (len(event["text"]), len(event["aggregation_key"])) == (4000, 100)
-    bare = sent_event_of({"message": "first\nsecond", "status": "info"})
+    odd = {keys.EVENT_ALERT_TYPE: "odd", keys.EVENT_PRIORITY: 7}
+    bare = sent_event_of({"message": "first\nsecond", "status": "info", **odd})
     assert bare == {"title": "first", "text": "first\nsecond", "alert_type": "info", "priority": "normal", "tags": []}
 
 

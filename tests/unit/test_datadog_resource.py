@@ -122,7 +122,7 @@ def test_unified_tags_by_default():
 
 
 def test_equal_resources_share_an_origin():
-    """The mapping is done once per resource, also with the attributes in another order."""
+    """The mapping is done once per resource and sender."""
     origins = Origins(HERE)
     first = origins.of(Resource(attributes=attributes(service__name="a")), local=True)
     assert origins.of(Resource(attributes=attributes(service__name="a")), local=True) is first

@@ -323,7 +323,7 @@ def test_request_headers_get_datadogs_prefix():
     st.binary(max_size=20),
     st.binary(max_size=10),
     st.text(max_size=20),
-    st.integers(0, 10),
+    st.integers(-3, 10),
     st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
     st.dictionaries(st.text(max_size=8) | st.sampled_from(["http.status_code", "error.msg", "span.kind"]), st.text()),
 )
