@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import grpc.aio
@@ -19,6 +19,7 @@ from sidecar.errors import Unauthenticated
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 
 Headers: TypeAlias = Iterable[tuple[str, str | bytes]]
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AuthSettings(Settings):
@@ -35,6 +36,7 @@ class Callers:
         context: the receiver's.
         auth: who knows the callers; None asks nobody.
         include_metadata: whether the request's headers go along: all but credentials, or the named ones.
+        trusted_proxies: addresses or networks whose `X-Forwarded-For` is believed, over HTTP.
         path: where the settings are, for messages.
 
     Raises:
@@ -47,10 +49,12 @@ class Callers:
         auth: AuthSettings | None,
         *,
         include_metadata: bool | tuple[str, ...] = False,
+        trusted_proxies: Sequence[str] = (),
         path: tuple[str, ...] = (),
     ) -> None:
         self._context = context
         self._clock = context.clock
+        self._proxies = networks(trusted_proxies)
         self._include = include_metadata is True or bool(include_metadata)
         self._named = (
             frozenset(name.lower() for name in include_metadata) if isinstance(include_metadata, tuple) else None
@@ -71,6 +75,8 @@ class Callers:
             Unauthenticated: nobody known, and the settings ask for somebody.
         """
         peer = plain_address(request.remote or "")
+        if self._proxies:
+            peer = _first_stranger(peer, ",".join(request.headers.getall("X-Forwarded-For", ())), self._proxies)
         if self._authenticator is None and not self._include:
             return BatchContext(peer=peer, transport="http", received_at=self._clock.time_ns())
         return self._context_of(
@@ -141,3 +147,34 @@ def plain_address(address: str) -> str:
     except ValueError:
         return address
     return str(mapped) if mapped is not None else address
+
+
+def networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """The networks of a `trusted_proxies` setting.
+
+    Raises:
+        SettingError: one of them is none.
+    """
+    found = []
+    for index, text in enumerate(texts):
+        try:
+            found.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise SettingError(f"{error}; write for example 10.0.0.0/8 or ::1", "trusted_proxies", index) from None
+    return tuple(found)
+
+
+def _first_stranger(peer: str, hops: str, proxies: Sequence[Network]) -> str:
+    """The address nearest to us that is no proxy of ours: what lies beyond it, anybody may have written."""
+    address = peer
+    for hop in (peer, *reversed(hops.split(","))):
+        try:
+            parsed = ipaddress.ip_address(hop.strip())
+        except ValueError:
+            break
+        # An IPv4 caller of an IPv6 socket is an IPv4 caller.
+        parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+        address = str(parsed)
+        if not any(parsed in network for network in proxies):
+            break
+    return address

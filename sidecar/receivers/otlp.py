@@ -12,7 +12,7 @@ from aiohttp import web
 from config import Duration, Endpoint, SettingError, Settings, Size
 from config.settings import Ignored
 from sidecar.batch import Batch, BatchContext
-from sidecar.callers import AuthSettings, Callers
+from sidecar.callers import AuthSettings, Callers, networks
 from sidecar.component import Context, Receiver
 from sidecar.errors import DeliveryError, NotServed, Retryable
 from sidecar.net import GrpcLease, GrpcServerSettings, HttpLease, HttpServerSettings, otlp_json
@@ -21,6 +21,7 @@ from sidecar.net.cors import Cors, CorsSettings
 from sidecar.net.salvage import Received, receive
 from sidecar.net.status import JSON, PROTOBUF, PROTOBUF_TYPES, UnsupportedMedia, media_type
 from sidecar.signals import SCHEMAS, Signal
+from sidecar.telemetry.receiver_counts import ReceiverCounts
 
 # A larger request is converted in a thread, so that the loop goes on meanwhile; a smaller one costs less than that.
 _THREAD_ABOVE: Final = 2**20
@@ -42,7 +43,11 @@ class OtlpGrpcSettings(GrpcServerSettings):
 
 
 class OtlpHttpSettings(HttpServerSettings):
-    """The HTTP side, named as the Collector's. `read_timeout`: how long a body may take to arrive."""
+    """The HTTP side, named as the Collector's.
+
+    `read_timeout`: how long a body may take to arrive. `trusted_proxies`: addresses or networks whose
+    `X-Forwarded-For` is believed.
+    """
 
     endpoint: Endpoint = Endpoint("localhost:4318")
     transport: _Transport | None = None
@@ -55,12 +60,14 @@ class OtlpHttpSettings(HttpServerSettings):
     cors: CorsSettings | None = None
     auth: AuthSettings | None = None
     include_metadata: bool | tuple[str, ...] = False
+    trusted_proxies: tuple[str, ...] = ()
     write_timeout: Ignored = None
     response_headers: Ignored = None
     middlewares: Ignored = None
 
     def __post_init__(self) -> None:
         _check_transport(self.endpoint, self.transport)
+        networks(self.trusted_proxies)
 
     def path(self, signal: Signal) -> str:
         """Where a signal is posted. The Collector adds a missing slash, too."""
@@ -121,7 +128,11 @@ class OtlpReceiver(Receiver[OtlpSettings]):
         owner = f"receivers.{self.context.id}: protocols.http.endpoint"
         lease = self.context.listeners.http(settings.endpoint, owner, _part(settings, HttpServerSettings))
         callers = Callers(
-            self.context, settings.auth, include_metadata=settings.include_metadata, path=("protocols", "http")
+            self.context,
+            settings.auth,
+            include_metadata=settings.include_metadata,
+            trusted_proxies=settings.trusted_proxies,
+            path=("protocols", "http"),
         )
         cors = Cors(settings.cors) if settings.cors is not None and settings.cors.allowed_origins else None
         for signal in SCHEMAS:
@@ -156,6 +167,7 @@ class Intake:
         self.schema = SCHEMAS[signal]
         self._receiver = receiver
         self._context = receiver.context
+        self._counts = ReceiverCounts(receiver.context.meter)
         self._transport = transport
 
     def check_served(self) -> None:
@@ -175,7 +187,8 @@ class Intake:
         """
         read = self._read_json if json else self._read_protobuf
         received, repairs = await asyncio.to_thread(read, data) if len(data) > _THREAD_ABOVE else read(data)
-        self._count_repairs(repairs)
+        if repairs:
+            self._counts.repaired(repairs, self._transport)
         return received
 
     def _read_protobuf(self, data: bytes) -> tuple[Received, Mapping[str, int]]:
@@ -210,24 +223,8 @@ class Intake:
         return response
 
     def count_refused(self, error: DeliveryError) -> None:
-        """Count a request that was refused, perhaps before anybody knew how many items it holds."""
-        self._context.meter.counter(
-            "sidecar_receiver_refused_requests",
-            "Requests that were refused, by reason.",
-            transport=self._transport,
-            otel_signal=self.signal.value,
-            reason=error.reason,
-        ).add(1)
-
-    def _count_repairs(self, repairs: Mapping[str, int]) -> None:
-        for reason, times in repairs.items():
-            self._context.meter.counter(
-                "sidecar_receiver_repairs",
-                "Values that were mended, since a strict reader would have refused the whole request for them.",
-                transport=self._transport,
-                otel_signal=self.signal.value,
-                reason=reason,
-            ).add(times)
+        """Count a request that was refused."""
+        self._counts.refused(error, self._transport)
 
 
 class GrpcExport:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import ipaddress
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Final, TypeAlias
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
 from config import Duration, Endpoint, SettingError, Settings, Size
 from sidecar.batch import Batch, BatchContext
-from sidecar.callers import AuthSettings, Callers
+from sidecar.callers import AuthSettings, Callers, networks
 from sidecar.component import Context, Receiver
 from sidecar.errors import (
     DeliveryError,
@@ -36,6 +34,7 @@ from sidecar.net.shared import RETRY_AFTER
 from sidecar.net.status import JSON, GrpcContext, media_type
 from sidecar.net.tls import TlsServerSettings
 from sidecar.signals import Signal
+from sidecar.telemetry.receiver_counts import ReceiverCounts
 
 _SERVICE: Final = "telemetry.v1.TelemetryEventService"
 # What a sender is told to wait where nobody knows better: what the sidecar's own exporters wait at first.
@@ -50,7 +49,6 @@ _ERROR_TYPES: Final[tuple[tuple[type[DeliveryError], str], ...]] = (
     (NotServed, "not_found_error"),
 )
 
-_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -122,7 +120,7 @@ class TelemetryEventSettings(Settings):
     def __post_init__(self) -> None:
         if not self.path.startswith("/"):
             raise SettingError(f"{self.path!r} is not a path; write for example /v1/telemetry/events", "path")
-        _networks(self.trusted_proxies)
+        networks(self.trusted_proxies)
 
 
 class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
@@ -136,8 +134,13 @@ class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
 
     def __init__(self, settings: TelemetryEventSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._callers = Callers(context, settings.auth, include_metadata=settings.include_metadata)
-        self._proxies = _networks(settings.trusted_proxies)
+        self._callers = Callers(
+            context,
+            settings.auth,
+            include_metadata=settings.include_metadata,
+            trusted_proxies=settings.trusted_proxies,
+        )
+        self._counts = ReceiverCounts(context.meter)
         self._limits = Limits(
             message=settings.limits.message,
             stack=settings.limits.stack,
@@ -182,12 +185,12 @@ class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
     async def _post(self, request: web.BaseRequest) -> web.Response:
         try:
             _check_media_type(request)
-            context = self._behind_proxies(self._callers.of_http(request), request)
+            context = self._callers.of_http(request)
             body = await read_body(request, self.settings.max_body_size, within=self.settings.read_timeout)
             sent = from_json(body, self.settings.max_events)
             taken = await self._take(sent, context)
         except DeliveryError as error:
-            self._count_refused(error, "http")
+            self._counts.refused(error, "http")
             return _refusal(error)
         answer = {"accepted": len(taken.events), "rejected": taken.rejected}
         return web.Response(status=202 if sent else 200, body=msgspec.json.encode(answer), content_type=JSON)
@@ -211,7 +214,7 @@ class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
                 raise TooLarge(f"the batch has {len(data)} bytes, and the limit is {self.settings.max_body_size}")
             taken = await self._take(from_protobuf(data, self.settings.max_events), context)
         except DeliveryError as error:
-            self._count_refused(error, "grpc")
+            self._counts.refused(error, "grpc")
             raise _with_delay(error) from None
         response.accepted += len(taken.events)
         response.rejected += taken.rejected
@@ -226,7 +229,7 @@ class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
         if taken.events:
             await self._emit(Conversion(taken.events, context.received_at, self._rules), context)
         self.context.dropped(Signal.LOGS, "malformed", taken.rejected)
-        self._count_repairs(taken.repairs, context.transport)
+        self._counts.repaired(taken.repairs, context.transport)
         return taken
 
     async def _emit(self, conversion: Conversion, context: BatchContext) -> None:
@@ -245,29 +248,6 @@ class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
         if not logs:
             # They are no spans, and nobody takes logs.
             self.context.dropped(Signal.LOGS, "not_served", len(conversion.events) - len(conversion.traced))
-
-    def _behind_proxies(self, context: BatchContext, request: web.BaseRequest) -> BatchContext:
-        if not self._proxies:
-            return context
-        hops = ",".join(request.headers.getall("X-Forwarded-For", ()))
-        return dataclasses.replace(context, peer=_first_stranger(context.peer, hops, self._proxies))
-
-    def _count_refused(self, error: DeliveryError, transport: str) -> None:
-        self.context.meter.counter(
-            "sidecar_receiver_refused_requests",
-            "Requests that were refused, by reason.",
-            transport=transport,
-            reason=error.reason,
-        ).add(1)
-
-    def _count_repairs(self, repairs: Mapping[str, int], transport: str) -> None:
-        for reason, times in repairs.items():
-            self.context.meter.counter(
-                "sidecar_receiver_repairs",
-                "Values that were mended or left out, in items that were kept.",
-                transport=transport,
-                reason=reason,
-            ).add(times)
 
 
 def _check_media_type(request: web.BaseRequest) -> None:
@@ -321,29 +301,3 @@ async def _until(stopping: asyncio.Event, messages: AsyncIterator[bytes]) -> Asy
             yield message
     finally:
         stop.cancel()
-
-
-def _networks(texts: Sequence[str]) -> tuple[_Network, ...]:
-    networks = []
-    for index, text in enumerate(texts):
-        try:
-            networks.append(ipaddress.ip_network(text))
-        except ValueError as error:
-            raise SettingError(f"{error}; write for example 10.0.0.0/8 or ::1", "trusted_proxies", index) from None
-    return tuple(networks)
-
-
-def _first_stranger(peer: str, hops: str, proxies: Sequence[_Network]) -> str:
-    """The address nearest to us that is no proxy of ours: what lies beyond it, anybody may have written."""
-    address = peer
-    for hop in (peer, *reversed(hops.split(","))):
-        try:
-            parsed = ipaddress.ip_address(hop.strip())
-        except ValueError:
-            break
-        # An IPv4 caller of an IPv6 socket is an IPv4 caller.
-        parsed = getattr(parsed, "ipv4_mapped", None) or parsed
-        address = str(parsed)
-        if not any(parsed in network for network in proxies):
-            break
-    return address

@@ -184,7 +184,7 @@ async def test_refused_requests_are_counted_by_reason():
         name = "sidecar_receiver_refused_requests"
         assert value(name, reason="malformed", transport="http") == 1
         assert value(name, reason="malformed", transport="grpc") == 1
-        assert value(name, reason="unsupported_media", otel_signal="traces") == 1
+        assert value(name, reason="unsupported_media") == 1
 
 
 def test_every_signal_has_its_own_place():

@@ -201,3 +201,11 @@ async def test_the_default_is_localhost_and_not_the_network():
     protocols = Bench().make(OtlpReceiver, "", "otlp").settings.protocols
     assert (protocols.grpc.endpoint, protocols.http.endpoint) == ("localhost:4317", "localhost:4318")
     assert socket.gethostbyname("localhost").startswith("127.")
+
+
+@pytest.mark.parametrize(("trusted", "expected"), [("[]", "127.0.0.1"), ("[127.0.0.0/8]", "203.0.113.7")])
+async def test_a_trusted_proxy_tells_the_callers_address(trusted, expected):
+    """Of its own the address is the connection's."""
+    async with running(f"{{trusted_proxies: {trusted}}}") as server:
+        await server.post(data_of(Signal.TRACES), X_Forwarded_For="198.51.100.1, 203.0.113.7")
+        assert server.sink.batches[0].context.peer == expected

@@ -89,6 +89,7 @@ protocols:
         ("protocols: {grpc: {max_recv_msg_size_mib: 0}}", "protocols.grpc.max_recv_msg_size_mib", "at least 1"),
         ("protocols: {grpc: {tls: {cert_file: a}}}", "protocols.grpc.tls", "both a certificate and its key"),
         ("protocols: {http: {auth: {}}}", "protocols.http.auth.authenticator", "required"),
+        ("protocols: {http: {trusted_proxies: [a]}}", "protocols.http.trusted_proxies.0", "for example 10.0.0.0/8"),
     ],
 )
 def test_what_can_not_work_is_a_problem_at_its_place(text, place, message):
