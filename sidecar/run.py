@@ -193,7 +193,8 @@ def banner(service: Service) -> str:
     listeners = service.host.listeners.serving()
     lines = ["", "ready"]
     for address, paths in listeners:
-        lines.append(f"  listening  {address:<26} {', '.join(dict.fromkeys(map(_short, paths)))}")
+        names = map(_short, paths) if address.startswith("grpc:") else paths
+        lines.append(f"  listening  {address:<26} {', '.join(dict.fromkeys(names))}")
     for pipeline in service.resolved.pipelines:
         parts = (pipeline.receivers, pipeline.processors, pipeline.exporters)
         flow = " → ".join(", ".join(map(str, part)) for part in parts if part)
@@ -202,9 +203,8 @@ def banner(service: Service) -> str:
 
 
 def _short(path: str) -> str:
-    """A path as it is; a gRPC method by its service alone."""
-    service = path.strip("/").partition("/")[0]
-    return service.rpartition(".")[2] if "." in service else path
+    """A gRPC method by its service alone."""
+    return path.strip("/").partition("/")[0].rpartition(".")[2]
 
 
 def _to_try(service: Service, listeners: list[tuple[str, list[str]]]) -> list[str]:

@@ -31,8 +31,9 @@ HOST: Final = "host.name"
 CLIENT_STATS: Final = "datadog.client_stats"
 """The scope of metrics that one of Datadog's tracers has computed, and the scope's attribute (bytes) with its message.
 
-The message is a ClientStatsPayload in MessagePack, as it came to `/v0.6/stats`: an exporter to Datadog sends it on as
-it is, instead of the metrics, which are what other exporters can use of it.
+The message is a ClientStatsPayload in MessagePack, as it came to `/v0.6/stats`, completed by what the request's headers
+said of the tracer: an exporter to Datadog sends it on as it is, instead of the metrics, which are what other exporters
+can use of it.
 """
 DOGSTATSD: Final = "dogstatsd"
 """The scope of metrics that came as DogStatsD: their names are meant as they are."""

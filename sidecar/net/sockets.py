@@ -20,7 +20,7 @@ _ABSENT: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
 class Address(NamedTuple):
-    """One TCP address of an endpoint. `optional`: go on without it where this host has no such address."""
+    """One address of an endpoint. `optional`: go on without it where this host has no such address."""
 
     family: socket.AddressFamily
     host: str
@@ -51,8 +51,8 @@ async def addresses(endpoint: Endpoint, owner: str) -> list[Address]:
     return [Address(*one) for one in dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found)]
 
 
-async def bind(endpoint: Endpoint, owner: str) -> list[socket.socket]:
-    """Listening sockets for the endpoint: all of its addresses, or an error and none.
+async def bind(endpoint: Endpoint, owner: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[socket.socket]:
+    """Sockets for the endpoint, which listen where they are streams: all of its addresses, or an error and none.
 
     Port 0 takes a free port, the same for all addresses, or only the first address where that is not to be had.
 
@@ -60,13 +60,13 @@ async def bind(endpoint: Endpoint, owner: str) -> list[socket.socket]:
         StartError: names the owner, the address, the reason, and what to do.
     """
     if endpoint.path is not None:
-        return [_bind_unix(Path(endpoint.path), owner)]
+        return [_bind_unix(Path(endpoint.path), owner, kind)]
     sockets: list[socket.socket] = []
     port = endpoint.port
     try:
         for address in await addresses(endpoint, owner):
             try:
-                sockets.append(_bind_tcp(address, port))
+                sockets.append(_bind_inet(address, port, kind))
             except OSError as error:
                 if address.optional and (error.errno in _ABSENT or not endpoint.port):
                     continue
@@ -91,7 +91,7 @@ def explain(error: OSError, address: str, owner: str) -> str:
     """Why an address can't be listened on, and what to do: the text of a StartError."""
     port = address.rpartition(":")[2]
     reasons = {
-        errno.EADDRINUSE: f"the address is in use; stop what holds it (`ss -ltnp 'sport = :{port}'` shows it) or "
+        errno.EADDRINUSE: f"the address is in use; stop what holds it (`ss -lntup 'sport = :{port}'` shows it) or "
         "change the setting",
         errno.EACCES: "not permitted; ports below 1024 need privileges: choose a higher one",
         errno.EADDRNOTAVAIL: "not an address of this host; write localhost, or 0.0.0.0 for all",
@@ -100,17 +100,19 @@ def explain(error: OSError, address: str, owner: str) -> str:
     return f"{owner}: can't listen on {address}: {reason}"
 
 
-def _bind_tcp(address: Address, port: int) -> socket.socket:
-    one = socket.socket(address.family, socket.SOCK_STREAM)
+def _bind_inet(address: Address, port: int, kind: socket.SocketKind) -> socket.socket:
+    one = socket.socket(address.family, kind)
     try:
-        # Lets a restart bind while old connections are in TIME_WAIT. Never SO_REUSEPORT: a second process would share
-        # the port silently.
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.SOCK_STREAM:
+            # Lets a restart bind while old connections are in TIME_WAIT. Never SO_REUSEPORT, nor this one for
+            # datagrams: a second process would share the port silently.
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if address.family == socket.AF_INET6:
             # `::` means every address of both families, as it does in the Collector.
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address.host != "::"))
         one.bind((address.host, port))
-        one.listen(BACKLOG)
+        if kind == socket.SOCK_STREAM:
+            one.listen(BACKLOG)
         one.setblocking(False)
     except OSError:
         one.close()
@@ -118,12 +120,13 @@ def _bind_tcp(address: Address, port: int) -> socket.socket:
     return one
 
 
-def _bind_unix(path: Path, owner: str) -> socket.socket:
-    _remove_stale(path, owner)
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _bind_unix(path: Path, owner: str, kind: socket.SocketKind) -> socket.socket:
+    _remove_stale(path, owner, kind)
+    one = socket.socket(socket.AF_UNIX, kind)
     try:
         one.bind(str(path))
-        one.listen(BACKLOG)
+        if kind == socket.SOCK_STREAM:
+            one.listen(BACKLOG)
         one.setblocking(False)
     except OSError as error:
         one.close()
@@ -131,7 +134,7 @@ def _bind_unix(path: Path, owner: str) -> socket.socket:
     return one
 
 
-def _remove_stale(path: Path, owner: str) -> None:
+def _remove_stale(path: Path, owner: str, kind: socket.SocketKind) -> None:
     """Remove a socket file that a process left behind when it died.
 
     Raises:
@@ -143,7 +146,7 @@ def _remove_stale(path: Path, owner: str) -> None:
         return
     if not is_socket:
         raise StartError(f"{owner}: can't listen on unix://{path}: a file that is not a socket has that name")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_UNIX, kind) as probe:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
