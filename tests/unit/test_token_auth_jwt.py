@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sidecar.batch import Identity
 from sidecar.component import Credentials
 from sidecar.errors import StartError
+from sidecar.extensions import token_auth
 from sidecar.extensions.token_auth import TokenAuth
 from sidecar.testing import Bench
 
@@ -174,12 +175,45 @@ async def test_rotated_keys_are_read_again(bench, tmp_path):
     """The old key is believed no longer, the new one from now on."""
     path = key_set(tmp_path / "jwks.json", a=RSA)
     auth = await started(bench, f"jwt: {{jwks_file: {path}}}")
+    token = signed(RSA, "RS256", {"kid": "a"})
+    assert who(auth, token) == ALICE
     key_set(path, a=OTHER_RSA, b=EC)
 
     await auth.refresh()
 
-    assert who(auth, signed(RSA, "RS256", {"kid": "a"})) is None
+    assert who(auth, token) is None
     assert who(auth, signed(OTHER_RSA, "RS256", {"kid": "a"})) == ALICE
+
+
+async def test_a_signature_is_verified_once_and_believed_until_it_expires(bench, key_file, monkeypatch):
+    """Verifying takes long; what was verified ends when the JWT says, and the leeway after."""
+    auth = await started(bench, f"jwt: {{key_file: {key_file}}}")
+    token, other = signed(RSA, "RS256"), signed(RSA, "RS256", sub="bob")
+    assert who(auth, token) == ALICE
+
+    def refuse(*_args, **_options):
+        raise jwt.InvalidTokenError
+
+    monkeypatch.setattr(jwt, "decode", refuse)
+    now = time.time()
+    for later, expected in ((3600 + 25, ALICE), (3600 + 35, None), (0, None)):
+        monkeypatch.setattr(time, "time", lambda later=later: now + later)
+        assert who(auth, token) == expected
+    assert who(auth, other) is None
+
+
+async def test_the_newest_verified_jwts_are_kept(bench, key_file, monkeypatch):
+    """A bounded number; the others are verified again."""
+    auth = await started(bench, f"jwt: {{key_file: {key_file}}}")
+    monkeypatch.setattr(token_auth, "_MAX_VERIFIED_JWTS", 2)
+    decode, verified = jwt.decode, []
+    monkeypatch.setattr(
+        jwt, "decode", lambda token, *args, **options: verified.append(token) or decode(token, *args, **options)
+    )
+    a, b, c = (signed(RSA, "RS256", sub=name) for name in "abc")
+    for token in (a, b, a, c, a, b):
+        assert who(auth, token) is not None
+    assert verified == [a, b, c, b]
 
 
 @pytest.mark.parametrize(
