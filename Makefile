@@ -43,6 +43,7 @@ lock: $(VENV)/bin/pip    ## pin the newest versions that pyproject.toml allows
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile $(COMPILE) --group build --group dev --output-file requirements-dev.lock pyproject.toml
 	$(BIN)/uv pip compile $(COMPILE) --group build --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile $(COMPILE) --output-file tests/test-agent.lock tests/test-agent.in
 
 proto: $(VENV)/.dev      ## regenerate what protoc makes
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \

@@ -32,3 +32,13 @@ elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 else
   echo "Prometheus is not there: the tests with a Prometheus server are skipped"
 fi
+
+# Datadog's own test agent, in an environment of its own: it pins older libraries than ours.
+agent=../.venv/test-agent
+if [ ! -x ../.venv/bin/python ]; then
+  echo "there is no .venv: run make test; the tests with Datadog's test agent are skipped"
+elif [ ! "$agent/.installed" -nt test-agent.lock ]; then
+  { ../.venv/bin/python -m venv "$agent" &&
+    "$agent/bin/pip" install --quiet --disable-pip-version-check -r test-agent.lock && touch "$agent/.installed"; } ||
+    echo "Datadog's test agent could not be installed: its tests are skipped"
+fi
