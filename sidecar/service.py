@@ -90,8 +90,10 @@ class Service:
                 made = [node for node in graph.against_the_flow() if node.key in graph.plan.make]
                 await self._start(made, predecessors)
             except BaseException:
+                self.host.listeners.forget_unopened()
                 if own_metrics is not None:
                     await own_metrics.stop()
+                self.host.listeners.forget_closed_routes()
                 self.host.metrics.restore(before)
                 raise
             self.graph = graph
@@ -133,6 +135,7 @@ class Service:
                 self.host.board.add(node.health)
                 await self._start_one(node, old.get(node.key))
         except BaseException:
+            self.host.listeners.forget_unopened()
             await self._stop(reversed(started), self.host.clock.monotonic())
             for health in replaced:
                 self.host.board.add(health)
@@ -187,6 +190,7 @@ class Service:
         senders = [node for node in leaving if node.key.kind in {Kind.EXPORTER, Kind.EXTENSION}]
         deadline = self._deadline()
         await self._stop(receivers, deadline)
+        self.host.listeners.forget_closed_routes()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, deadline - self.host.clock.monotonic())):
                 for passage in passages:

@@ -62,6 +62,19 @@ class Listeners:
         server.add(lease)
         return lease
 
+    def forget_unopened(self) -> None:
+        """Let go of what was leased and not opened: when the components of a new document will not run after all.
+
+        The garbage collector would do so, but later, and until then others would be refused what those had claimed.
+        """
+        for server in self._servers.values():
+            server.forget_unopened()
+
+    def forget_closed_routes(self) -> None:
+        """Answer that there is no such thing where a closed lease has asked to come again: nothing will follow it."""
+        for server in self._servers.values():
+            server.forget_closed_routes()
+
     def serving(self) -> list[tuple[str, list[str]]]:
         """What listens now: `http://localhost:4318` or `grpc://localhost:4317`, and the paths that are served there."""
         return sorted(

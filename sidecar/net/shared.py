@@ -106,7 +106,8 @@ class Lease(Generic[S, H]):
     async def close(self) -> None:
         """Answer "come again" on this lease's routes, and wait for the requests under way.
 
-        That is 503 with `Retry-After`, or UNAVAILABLE with RetryInfo. The last one to close lets go of the socket.
+        That is 503 with `Retry-After`, or UNAVAILABLE with RetryInfo: a sender that is told that there is no such thing
+        would drop its data, and most that close are followed by another. The last one to close lets go of the socket.
         Works twice, and without `open`.
         """
         self.is_open = False
@@ -169,8 +170,23 @@ class SharedServer(ABC, Generic[S, H]):
         self._leases = [weakref.ref(one) for one in (*self.leases, lease)]
 
     def remove(self, lease: Lease[S, H]) -> None:
-        """Forget a lease that has closed."""
-        self._leases = [weakref.ref(one) for one in self.leases if one is not lease]
+        """Forget a lease that has closed. Routes that it had taken over from one that still serves go back there."""
+        others = [one for one in self.leases if one is not lease]
+        self._leases = [weakref.ref(one) for one in others]
+        for one in others:
+            if one.is_open:
+                for route in one.routes.keys() & lease.routes.keys():
+                    if self.table[route].lease is lease:
+                        self.table[route] = Claim(one, one.routes[route])
+
+    def forget_unopened(self) -> None:
+        """Forget the leases that are not open."""
+        self._leases = [weakref.ref(one) for one in self.leases if one.is_open]
+
+    def forget_closed_routes(self) -> None:
+        """Serve no more what nobody serves: what asked to come again is unknown from now on."""
+        for route in [route for route, claim in self.table.items() if not claim.lease.is_open]:
+            del self.table[route]
 
     @property
     def leases(self) -> list[Lease[S, H]]:
