@@ -7,9 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from support.datadog_intake import EVENTS, LOGS, DatadogIntake
+from support.datadog_intake import DatadogIntake
 from support.exposition import check
-from support.main_job import EVENT, PresetProcess
+from support.main_job import EVENT, PresetProcess, datadog_environment
 from support.processes import ManagedProcess
 from support.prometheus_server import PrometheusServer, promtool
 
@@ -79,17 +79,12 @@ async def test_a_real_prometheus_scrapes_it_without_error(tmp_path):
 async def test_one_word_sends_the_same_data_to_datadog(tmp_path):
     """The log arrives once with all by which Datadog joins it; the fatal one is an Event; the prompt is nowhere."""
     async with DatadogIntake(keys=("test-key",)) as intake:
-        env = {
-            "DD_API_KEY": "test-key",
-            "DD_LOGS_ENDPOINT": intake.url,
-            "DD_EVENTS_ENDPOINT": intake.url,
-            "DD_ENV": "staging",
-        }
+        env = {**datadog_environment(intake, "test-key"), "DD_ENV": "staging"}
         async with PresetProcess("datadog", tmp_path, env=env) as sidecar:
             fatal = {**EVENT, "id": "00000000-0000-0000-0000-000000000002", "severity": "fatal", "stack": "at main()"}
             await sidecar.post_events(EVENT, fatal)
             await run_readme_program(sidecar.ports.grpc, tmp_path)
-            await intake.wait_for(lambda: len(intake.logs) >= 3 and intake.events)
+            await intake.wait_for(lambda: len(intake.logs) >= 3 and intake.events and len(intake.spans) >= 3)
             own = await sidecar.own_metrics()
             ended = await sidecar.stop()
 
@@ -102,6 +97,8 @@ async def test_one_word_sends_the_same_data_to_datadog(tmp_path):
     assert log["dd.span_id"] == str(int(log["otel.span_id"], 16))
     hello = logs["hello from the SDK"]
     assert (hello["status"], hello["service"], len(hello["dd.trace_id"])) == ("warn", "hello", 32)
+    spans = {span.name or span.resource: span for _, _, span in intake.spans}
+    assert len(intake.spans) == 3, spans
     (event,) = intake.events
     assert event["alert_type"] == "error"
     assert "at main()" in event["text"]
@@ -114,13 +111,13 @@ async def test_one_word_sends_the_same_data_to_datadog(tmp_path):
 
 
 async def test_nothing_is_lost_while_datadog_is_down(tmp_path):
-    """1,000 events, sent while the intake answers 503 for ten seconds, all arrive once, and the balance says so."""
+    """1,000 events, sent while the intakes answer 503 for ten seconds, arrive once each as log and as span."""
     lifted = (
         "processors: {rate_limit: {anonymous: {rate: 1000/s, burst: 2000}}}\n"
         "exporters: {datadog: {retry_on_failure: {initial_interval: 500ms, max_interval: 1s}}}\n"
     )
     async with DatadogIntake() as intake:
-        env = {"DD_API_KEY": "k", "DD_LOGS_ENDPOINT": intake.url, "DD_EVENTS_ENDPOINT": intake.url}
+        env = datadog_environment(intake)
         async with PresetProcess("datadog", tmp_path, lifted, env=env) as sidecar:
             intake.script(status=503, times=10_000)
             ids = [f"00000000-0000-0000-0000-{number:012d}" for number in range(1000)]
@@ -131,11 +128,12 @@ async def test_nothing_is_lost_while_datadog_is_down(tmp_path):
             assert intake.logs == []
             health = await sidecar.own_metrics()
             intake.heal()
-            await intake.wait_for(lambda: len(intake.logs) >= 1000, within=30)
+            await intake.wait_for(lambda: len(intake.logs) >= 1000 and len(intake.spans) >= 1000, within=30)
             ended = await sidecar.stop()
     assert sorted(log["telemetry.event.id"] for log in intake.logs) == ids
-    assert 'otelcol_exporter_queue_size{exporter="datadog"} 1000' in health
-    assert "balance: exporters/datadog: received 1000 = delivered 1000 + stored 0 + dropped 0" in ended.output
+    assert len({span.spanID for _, _, span in intake.spans}) == len(intake.spans) == 1000
+    assert 'otelcol_exporter_queue_size{exporter="datadog"} 2000' in health
+    assert "balance: exporters/datadog: received 2000 = delivered 2000 + stored 0 + dropped 0" in ended.output
     assert ended.code == 0, ended.output
 
 
@@ -168,11 +166,10 @@ async def test_a_second_signal_ends_at_once(tmp_path):
 
     async with DatadogIntake() as intake:
         intake.script(status=503, times=10_000)
-        env = {"DD_API_KEY": "k", "DD_LOGS_ENDPOINT": intake.url, "DD_EVENTS_ENDPOINT": intake.url}
+        env = datadog_environment(intake)
         async with PresetProcess("datadog", tmp_path, env=env) as sidecar:
             await sidecar.post_events(EVENT)
             sidecar.send_signal(signal.SIGTERM)
             await sidecar.wait_for_line("sending until the deadline")
             ended = await sidecar.stop(within=5)
     assert ended.code == -signal.SIGTERM
-    assert [request.path for request in intake.requests if request.path not in {LOGS, EVENTS}] == []

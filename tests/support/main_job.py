@@ -31,14 +31,14 @@ class Ports:
     own: int = field(default_factory=find_free_port)
     health: int = field(default_factory=find_free_port)
 
-    def overrides(self) -> str:
-        """A document that moves the default preset to these ports."""
+    def overrides(self, *, scraped: bool) -> str:
+        """A document that moves a preset to these ports. `scraped`: whether it has the Prometheus exporter."""
+        page = f'exporters: {{prometheus: {{endpoint: "127.0.0.1:{self.metrics}"}}}}' if scraped else ""
         return f"""
+{page}
 receivers:
   otlp: {{protocols: {{grpc: {{endpoint: "127.0.0.1:{self.grpc}"}}, http: {{endpoint: "127.0.0.1:{self.http}"}}}}}}
   telemetry_event: {{endpoint: "127.0.0.1:{self.http}", grpc_endpoint: "127.0.0.1:{self.grpc}"}}
-exporters:
-  prometheus: {{endpoint: "127.0.0.1:{self.metrics}"}}
 extensions:
   health_check: {{endpoint: "127.0.0.1:{self.health}"}}
 service:
@@ -52,7 +52,7 @@ class PresetProcess(SidecarProcess):
     def __init__(self, preset, folder, more="", env=None):
         self.ports = Ports()
         overrides, extra = folder / "overrides.yaml", folder / "more.yaml"
-        overrides.write_text(self.ports.overrides())
+        overrides.write_text(self.ports.overrides(scraped=preset != "datadog"))
         extra.write_text(more)
         sources = [f"preset:{preset}", overrides, *([extra] if more else [])]
         arguments = [word for source in sources for word in ("--config", source)]
@@ -71,6 +71,12 @@ class PresetProcess(SidecarProcess):
     async def own_metrics(self):
         """The sidecar's own metrics."""
         return await get(f"http://127.0.0.1:{self.ports.own}/metrics")
+
+
+def datadog_environment(intake, key="k"):
+    """What points the datadog preset at a stand-in."""
+    endpoints = {f"DD_{part}_ENDPOINT": intake.url for part in ("LOGS", "EVENTS", "TRACES", "METRICS")}
+    return {"DD_API_KEY": key, **endpoints}
 
 
 async def get(url, accept="*/*"):
