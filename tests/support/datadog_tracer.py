@@ -76,7 +76,7 @@ class Agent:
     bench: Bench
     receiver: DatadogReceiver
 
-    async def send(self, body, path="/v0.4/traces", method="POST", content_type=MSGPACK, **headers):
+    async def send(self, body=b"", path="/v0.4/traces", method="POST", content_type=MSGPACK, **headers):
         """One request; `_` in a header's name stands for a hyphen."""
         if content_type is not None:
             headers["Content_Type"] = content_type
