@@ -82,14 +82,9 @@ class FileStorage(Storage[FileStorageSettings]):
         """As the base says. A damaged file is moved aside, and said."""
         path = Path(self.settings.directory) / f"{quote(owner, safe='')}{_SUFFIX}"
         try:
-            file = await asyncio.to_thread(QueueFile, path, self.settings.fsync)
+            file = await asyncio.to_thread(QueueFile, path, self.settings.fsync, self._say_damage)
         except StorageError as error:
             raise StartError(f"extensions/{self.context.id}: {error}") from None
-        if file.quarantined is not None:
-            self.context.logger.error(
-                "%s is damaged: it has been moved to %s, and %d requests that can still be read go on",
-                path, file.quarantined, file.totals()[0],
-            )  # fmt: skip
         queue = self._queues[path] = StoredQueue(file)
         return queue
 
@@ -97,6 +92,10 @@ class FileStorage(Storage[FileStorageSettings]):
         """As the base says."""
         self._queues.pop(queue.file.path, None)
         await queue.close()
+
+    def _say_damage(self, message: str) -> None:
+        self.context.logger.error("%s", message)
+        self.context.meter.counter("sidecar_storage_damages", "Damaged files that have been moved aside.").add(1)
 
     async def _keep_up(self) -> None:
         """Once a second, bring onto the disk what `fsync: interval` promises."""

@@ -46,7 +46,7 @@ class Shipment:
         attempts: how often it has been tried.
         reported: items of `batch` that the exporter has counted as lost.
         first_tried_at: monotonic seconds.
-        is_settled: whether all of it has arrived or was given up.
+        attempt: the task that tries it now.
     """
 
     signal: Signal
@@ -56,7 +56,7 @@ class Shipment:
     attempts: int = 0
     reported: int = 0
     first_tried_at: float = 0.0
-    is_settled: bool = False
+    attempt: asyncio.Task[None] | None = None
 
     @property
     def items(self) -> int:

@@ -320,6 +320,7 @@ class Outbox:
                 break
             task = asyncio.get_running_loop().create_task(self._attempt(shipment), name=f"{self._id} sends")
             self._under_way[task] = shipment
+            shipment.attempt = task
             task.add_done_callback(self._attempted)
         self._set_timer()
 
@@ -393,6 +394,8 @@ class Outbox:
             self._finish(shipment)
         finally:
             self._counts.timed(started)
+        if shipment.attempt is asyncio.current_task():
+            shipment.attempt = None
         # The worker stays taken until the deletion is on disk: what a crash makes arrive twice is at most one batch per
         # consumer.
         await self._heir._backlog.written()
@@ -427,7 +430,7 @@ class Outbox:
             self.release(lost)
 
     def _attempted(self, task: asyncio.Task[None]) -> None:
-        del self._under_way[task]
+        self._under_way.pop(task, None)
         if self._successor is not None and not self._under_way:
             self._idle.set()
         if not task.cancelled():
@@ -504,7 +507,6 @@ class Outbox:
         self._settle(shipment, error)
 
     def _settle(self, shipment: Shipment, error: DeliveryError | None) -> None:
-        shipment.is_settled = True
         for entry in shipment.entries:
             _resolve(entry, error)
         self._let_go(shipment.entries)
@@ -553,12 +555,13 @@ class Outbox:
         self._is_closed = self._successor is None
         if self._predecessor is not None:
             await self._predecessor._abandon()
-        under_way = dict(self._under_way)
+        # Taken out at once: a successor that ends too may ask for the same.
+        under_way, self._under_way = self._under_way, {}
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-        shipments = [one for one in under_way.values() if not one.is_settled and one not in self._retries]
-        shipments = [one for one in shipments if one not in self._delayed]
+        # The others have ended by themselves meanwhile, and have found their place.
+        shipments = [one for task, one in under_way.items() if one.attempt is task]
         if self._successor is not None:
             for shipment in shipments:
                 self._heir.take(shipment)

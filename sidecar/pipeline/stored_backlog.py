@@ -72,7 +72,7 @@ class StoredBacklog(Backlog):
 
     async def load(self, shipment: Shipment) -> list[Entry]:
         """Fill in the shipment's batch from memory, or from disk."""
-        missing = [(entry.row, entry.signal, entry.items) for entry in shipment.entries if entry.batch is None]
+        missing = [entry.row for entry in shipment.entries if entry.batch is None]
         read = iter(await self.queue.read(missing) if missing else [])
         found = [entry.batch or next(read) for entry in shipment.entries]
         batches = [batch for batch in found if batch is not None]

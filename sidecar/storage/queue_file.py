@@ -1,26 +1,31 @@
 """One exporter's queue as a SQLite file: what SQLite does well (crash safety, inspection) stays SQLite's.
 
 Every request is a row with a checksum. A row that does not match it is set aside among the dead letters. A file that
-SQLite calls damaged is moved aside, and what can still be read of it goes into a fresh one. Not safe for several
-threads: `StoredQueue` gives it a thread of its own.
+SQLite calls damaged, at the start or later, is moved aside, and what can still be read of it goes into a fresh one. Not
+safe for several threads: `StoredQueue` gives it a thread of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import shutil
 import sqlite3
+import struct
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from sidecar.batch import Batch, BatchContext, Identity
 from sidecar.signals import Signal
+from sidecar.storage.write_ahead_log import PAGE, WriteAheadLog
 
+T = TypeVar("T")
 Fsync: TypeAlias = Literal["always", "interval", "never"]
 
 SCHEMA_VERSION: Final = 1
@@ -34,7 +39,7 @@ CREATE TABLE batches (
     attempts INTEGER NOT NULL DEFAULT 0,
     stored_at INTEGER NOT NULL,            -- Unix time in nanoseconds
     context BLOB NOT NULL,                 -- JSON
-    checksum INTEGER NOT NULL,             -- CRC-32 of context and data
+    checksum INTEGER NOT NULL,             -- CRC-32 of signal, items, context and data
     data BLOB NOT NULL                     -- the serialized request
 );
 CREATE TABLE dead_letters (
@@ -51,6 +56,15 @@ CREATE TABLE dead_letters (
     data BLOB NOT NULL
 );
 """
+_COLUMNS: Final = {
+    "batches": "id, signal, items, size, severity, attempts, stored_at, context, checksum, data",
+    "dead_letters": "id, signal, items, size, stored_at, buried_at, reason, message, context, checksum, data",
+}
+_INSERT: Final = (
+    "INSERT INTO batches (signal, items, size, severity, stored_at, context, checksum, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_SIGNALS: Final = {signal.value: signal for signal in Signal}
 # WAL keeps every commit through a crash of the process in all modes; they differ in what a power failure may take.
 _SYNCHRONOUS: Final[dict[Fsync, str]] = {"always": "FULL", "interval": "NORMAL", "never": "OFF"}
 
@@ -92,20 +106,30 @@ class QueueFile:
     Raises, from every method: `StorageError` when the disk is full or can't be written.
     """
 
-    def __init__(self, path: Path, fsync: Fsync = "interval") -> None:
-        """Open or create. `quarantined` is where a damaged file went, None when there was none.
+    def __init__(
+        self, path: Path, fsync: Fsync = "interval", on_damage: Callable[[str], None] = lambda _message: None
+    ) -> None:
+        """Open or create.
+
+        Args:
+            path: the file; SQLite keeps others beside it while it is open.
+            fsync: what a power failure may take.
+            on_damage: is told what was damaged, where it has been moved, and what goes on.
 
         Raises:
             StorageError: the file can't be opened, or was written by a newer sidecar.
         """
         self.path = path
-        self.quarantined: Path | None = None
         self._fsync = fsync
+        self._on_damage = on_damage
         try:
+            self._mend_log()
             self._connection = self._open()
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise StorageError(f"{path}: {error}") from error
+        except OSError as error:
+            raise StorageError(f"{path}: {error.strerror}") from error
+        except sqlite3.OperationalError as error:
+            raise StorageError(f"{path}: {error}") from error
+        except sqlite3.DatabaseError:
             self._connection = self._start_afresh()
 
     # Opening.
@@ -113,6 +137,7 @@ class QueueFile:
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
+            connection.execute(f"PRAGMA page_size = {PAGE}")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._fsync]}")
@@ -133,23 +158,53 @@ class QueueFile:
             raise
         return connection
 
+    def _mend_log(self) -> None:
+        """After a crash: see to it that a damaged byte in the log costs no more than the requests on its page."""
+        beside = self._beside("-wal")
+        log = WriteAheadLog.read(beside)
+        if log is None or not log.commits:
+            return
+        aside = self._aside("-wal")
+        shutil.copyfile(beside, aside)
+        # Reading is what makes SQLite look at the log, and closing what makes it throw the log away.
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
+            _, valid, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if valid >= log.commits[-1]:
+            aside.unlink()
+            return
+        # A crash tears only the last write, which nobody was told of.
+        is_torn = len(log.commits) == 1 or valid >= log.commits[-2]
+        if not is_torn:
+            beside.write_bytes(log.mended())
+        what = "was torn by the crash, or is damaged" if is_torn else "is damaged, and the requests after it go on"
+        self._on_damage(f"{beside}: a write {what}; a copy is at {aside}")
+
     def _start_afresh(self) -> sqlite3.Connection:
         """Move a damaged file aside, and copy into a fresh one what can still be read."""
-        self.quarantined = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+        aside = self._aside()
         for suffix in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
-                self.path.with_name(self.path.name + suffix).rename(
-                    self.quarantined.with_name(self.quarantined.name + suffix)
-                )
+                self._beside(suffix).rename(aside.with_name(aside.name + suffix))
         connection = self._open()
-        with contextlib.suppress(sqlite3.DatabaseError), _transaction(connection):
-            for row in _readable_rows(self.quarantined):
-                connection.execute(
-                    "INSERT INTO batches (signal, items, size, severity, attempts, stored_at, context, checksum, data)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    row,
-                )
+        kept = 0
+        for source in (aside, _with_fresh_schema(aside, connection)):
+            with contextlib.suppress(sqlite3.DatabaseError), _transaction(connection):
+                for table, columns, row in _readable_rows(source):
+                    marks = ", ".join("?" * len(row))
+                    connection.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", row)  # noqa: S608
+                    kept += 1
+            if kept:
+                break
+        aside.with_name(f"{aside.name}.mended").unlink(missing_ok=True)
+        self._on_damage(f"{self.path} is damaged: it has been moved to {aside}, and {kept} requests in it go on")
         return connection
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
+
+    def _aside(self, suffix: str = "") -> Path:
+        return self._beside(f".damaged-{time.time_ns()}{suffix}")
 
     # The queue.
 
@@ -167,54 +222,46 @@ class QueueFile:
             The ids of the new rows, ascending.
         """
         now = time.time_ns()
-        with self._guarded():
-            ids = []
-            for batch, severity in appended:
-                data, context = batch.encode(), _pack(batch.context)
-                cursor = self._connection.execute(
-                    "INSERT INTO batches (signal, items, size, severity, stored_at, context, checksum, data)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (batch.signal.value, len(batch), len(data), severity, now, context, _checksum(context, data), data),
-                )
-                ids.append(int(cursor.lastrowid or 0))
-            self._connection.executemany("DELETE FROM batches WHERE id = ?", [(id_,) for id_ in gone])
-            self._connection.executemany(
-                "UPDATE batches SET attempts = attempts + 1 WHERE id = ?", [(id_,) for id_ in tried]
-            )
+        rows = []
+        for batch, severity in appended:
+            data, context = batch.encode(), _pack(batch.context)
+            signal, items = batch.signal.value, len(batch)
+            checksum = _checksum(signal, items, context, data)
+            rows.append((signal, items, len(data), severity, now, context, checksum, data))
+        leaving, failed = [(id_,) for id_ in gone], [(id_,) for id_ in tried]
+
+        def write(connection: sqlite3.Connection) -> list[int]:
+            ids = [int(connection.execute(_INSERT, row).lastrowid or 0) for row in rows]
+            connection.executemany("DELETE FROM batches WHERE id = ?", leaving)
+            connection.executemany("UPDATE batches SET attempts = attempts + 1 WHERE id = ?", failed)
             return ids
+
+        return self._do(write)
 
     def rows(self, after: int, limit: int) -> list[Row]:
         """The next rows in their order, without their data."""
-        with self._guarded():
-            found = self._connection.execute(
-                "SELECT id, signal, items, size, severity, attempts, stored_at"
-                " FROM batches WHERE id > ? ORDER BY id LIMIT ?",
-                (after, limit),
-            ).fetchall()
-        return [Row(id_, Signal(signal), *rest) for id_, signal, *rest in found]
+        found = self._all(
+            f"SELECT id, signal, {_sound('items')}, {_sound('size')}, {_sound('severity')}, {_sound('attempts')},"  # noqa: S608
+            f" {_sound('stored_at', time.time_ns())} FROM batches WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        )
+        # A signal that is none shows when the row is read: it has its part in the checksum.
+        return [Row(id_, _SIGNALS.get(signal, Signal.LOGS), *rest) for id_, signal, *rest in found]
 
-    def read(self, id_: int, signal: Signal, items: int) -> Batch | None:
-        """One request; None when it does not match its checksum or can't be read: it is set aside then."""
-        try:
-            with self._guarded():
-                found = self._connection.execute(
-                    "SELECT context, checksum, data FROM batches WHERE id = ?", (id_,)
-                ).fetchone()
-        except sqlite3.DatabaseError:
-            found = None
-        if found is not None:
-            context, checksum, data = found
-            if _checksum(context, data) == checksum:
-                return Batch(signal, data, context=_unpack(context), items=items)
-        self.bury([id_], "corrupt", "the stored request does not match its checksum")
+    def read(self, id_: int) -> Batch | None:
+        """One request; None when it does not match its checksum, which sets it aside, or is there no more."""
+        found = self._all("SELECT signal, items, context, checksum, data FROM batches WHERE id = ?", (id_,))
+        for signal, items, context, checksum, data in found:
+            if _checksum(signal, items, context, data) == checksum:
+                return Batch(Signal(signal), data, context=_unpack(context), items=items)
+            self.bury([id_], "corrupt", "the stored request does not match its checksum")
         return None
 
     def totals(self) -> tuple[int, int, int]:
         """Requests, items and bytes that are stored."""
-        with self._guarded():
-            count, items, size = self._connection.execute(
-                "SELECT count(*), coalesce(sum(items), 0), coalesce(sum(size), 0) FROM batches"
-            ).fetchone()
+        ((count, items, size),) = self._all(
+            f"SELECT count(*), coalesce(sum({_sound('items')}), 0), coalesce(sum({_sound('size')}), 0) FROM batches"  # noqa: S608
+        )
         return count, items, size
 
     # Dead letters.
@@ -222,61 +269,61 @@ class QueueFile:
     def bury(self, ids: Iterable[int], reason: str, message: str) -> None:
         """Set requests aside, for a person to look at."""
         now = time.time_ns()
-        with self._guarded():
-            for id_ in ids:
-                self._connection.execute(
+        wanted = list(ids)
+
+        def move(connection: sqlite3.Connection) -> None:
+            for id_ in wanted:
+                connection.execute(
                     "INSERT INTO dead_letters"
                     " (signal, items, size, stored_at, buried_at, reason, message, context, checksum, data)"
                     " SELECT signal, items, size, stored_at, ?, ?, ?, context, checksum, data"
                     " FROM batches WHERE id = ?",
                     (now, reason, message[:1000], id_),
                 )
-                self._connection.execute("DELETE FROM batches WHERE id = ?", (id_,))
+                connection.execute("DELETE FROM batches WHERE id = ?", (id_,))
+
+        self._do(move)
 
     def dead_letters(self) -> list[DeadLetter]:
         """What has been set aside, oldest first."""
-        with self._guarded():
-            found = self._connection.execute(
-                "SELECT id, signal, items, size, stored_at, buried_at, reason, message FROM dead_letters ORDER BY id"
-            ).fetchall()
+        found = self._all(
+            "SELECT id, signal, items, size, stored_at, buried_at, reason, message FROM dead_letters ORDER BY id"
+        )
         return [DeadLetter(*row) for row in found]
 
     def dead_letter(self, id_: int) -> Batch | None:
         """One request that was set aside, as it is; None when there is none of that id."""
-        with self._guarded():
-            found = self._connection.execute(
-                "SELECT signal, items, context, data FROM dead_letters WHERE id = ?", (id_,)
-            ).fetchone()
-        if found is None:
-            return None
-        signal, items, context, data = found
-        return Batch(Signal(signal), data, context=_unpack(context), items=items)
+        found = self._all("SELECT signal, items, context, data FROM dead_letters WHERE id = ?", (id_,))
+        for signal, items, context, data in found:
+            return Batch(Signal(signal), data, context=_unpack(context), items=items)
+        return None
 
     def replay(self, ids: Iterable[int] | None = None) -> int:
         """Put dead letters back at the end of the queue: those given, or all. Returns how many."""
         wanted = [letter.id for letter in self.dead_letters()] if ids is None else list(ids)
-        moved = 0
-        with self._guarded():
+
+        def move(connection: sqlite3.Connection) -> int:
+            moved = 0
             for id_ in wanted:
-                cursor = self._connection.execute(
+                moved += connection.execute(
                     "INSERT INTO batches (signal, items, size, severity, stored_at, context, checksum, data)"
                     " SELECT signal, items, size, 0, ?, context, checksum, data FROM dead_letters WHERE id = ?",
                     (time.time_ns(), id_),
-                )
-                moved += cursor.rowcount
-                self._connection.execute("DELETE FROM dead_letters WHERE id = ?", (id_,))
-        return moved
+                ).rowcount
+                connection.execute("DELETE FROM dead_letters WHERE id = ?", (id_,))
+            return moved
+
+        return self._do(move)
 
     def purge(self, table: Literal["batches", "dead_letters"]) -> int:
         """Delete everything of one kind. Returns how many requests."""
-        with self._guarded():
-            return self._connection.execute(f"DELETE FROM {table}").rowcount  # noqa: S608 (one of two literals)
+        return self._do(lambda connection: connection.execute(f"DELETE FROM {table}").rowcount)  # noqa: S608
 
     # Upkeep.
 
     def sync(self) -> None:
         """Bring everything onto the disk itself, and give free pages back to the file system."""
-        with self._guarded(transaction=False):
+        with self._words():
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             self._connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
 
@@ -284,13 +331,29 @@ class QueueFile:
         """Let go of the file."""
         self._connection.close()
 
+    def _all(self, query: str, values: Sequence[int] = ()) -> list[tuple[Any, ...]]:
+        return self._do(lambda connection: connection.execute(query, values).fetchall())
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Work in one transaction; where the file proves to be damaged, again in what can be saved of it."""
+        with self._words():
+            try:
+                with _transaction(self._connection):
+                    return work(self._connection)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+            self._connection.close()
+            self._connection = self._start_afresh()
+            with _transaction(self._connection):
+                return work(self._connection)
+
     @contextlib.contextmanager
-    def _guarded(self, *, transaction: bool = True) -> Iterator[None]:
-        """A transaction; SQLite's word for a disk that can't be written becomes ours."""
+    def _words(self) -> Iterator[None]:
+        """SQLite's word for a disk that can't be written becomes ours."""
         try:
-            with _transaction(self._connection) if transaction else contextlib.nullcontext():
-                yield
-        except sqlite3.OperationalError as error:
+            yield
+        except sqlite3.DatabaseError as error:
             raise StorageError(f"{self.path}: {error}") from error
 
 
@@ -306,26 +369,50 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("COMMIT")
 
 
-def _readable_rows(path: Path) -> Iterator[tuple[object, ...]]:
-    """The rows of a damaged file that can still be read, one by one, so that one bad page costs only what is on it."""
-    columns = "signal, items, size, severity, attempts, stored_at, context, checksum, data"
+def _with_fresh_schema(path: Path, fresh: sqlite3.Connection) -> Path:
+    """A copy of a file with the first page of a fresh one, for the case that it is the first page which is damaged."""
+    fresh.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    (_, _, own) = fresh.execute("PRAGMA database_list").fetchone()
+    with Path(own).open("rb") as file:
+        page = bytearray(file.read(PAGE))
+    # The size in pages, and no free pages ("Database File Format", §1.3).
+    page[28:40] = struct.pack(">III", path.stat().st_size // PAGE, 0, 0)
+    copy = path.with_name(f"{path.name}.mended")
+    shutil.copyfile(path, copy)
+    with copy.open("r+b") as file:
+        file.write(page)
+    return copy
+
+
+def _readable_rows(path: Path) -> Iterator[tuple[str, str, tuple[object, ...]]]:
+    """The rows of a damaged file that can still be read, one by one, so that one bad page costs only what is on it.
+
+    Yields: table, columns, values.
+    """
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as damaged:
-        try:
-            (last,) = damaged.execute("SELECT seq FROM sqlite_sequence WHERE name = 'batches'").fetchone()
-            (first,) = damaged.execute("SELECT min(id) FROM batches").fetchone()
-        except (sqlite3.DatabaseError, TypeError):
-            return
-        for id_ in range(first or 1, last + 1):
+        for table, columns in _COLUMNS.items():
             try:
-                row = damaged.execute(f"SELECT {columns} FROM batches WHERE id = ?", (id_,)).fetchone()  # noqa: S608
-            except sqlite3.DatabaseError:
+                (first,) = damaged.execute(f"SELECT min(id) FROM {table}").fetchone()  # noqa: S608
+                (last,) = damaged.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+            except (sqlite3.DatabaseError, TypeError):
                 continue
-            if row is not None:
-                yield row
+            for id_ in range(first or 1, last + 1):
+                with contextlib.suppress(sqlite3.DatabaseError):
+                    query = f"SELECT {columns} FROM {table} WHERE id = ?"  # noqa: S608
+                    row = damaged.execute(query, (id_,)).fetchone()
+                    if row is not None:
+                        yield table, columns, row
 
 
-def _checksum(context: bytes, data: bytes) -> int:
-    return zlib.crc32(data, zlib.crc32(context))
+def _sound(column: str, otherwise: int = 0) -> str:
+    """A number column as it is, unless damage has made it something else."""
+    return f"iif(typeof({column}) = 'integer' AND {column} BETWEEN 0 AND {2**62}, {column}, {otherwise})"
+
+
+def _checksum(signal: object, items: object, context: object, data: object) -> int:
+    """Of any values: a damaged row may hold anything."""
+    blobs = [one if isinstance(one, bytes) else repr(one).encode() for one in (signal, items, context, data)]
+    return functools.reduce(lambda sum_, one: zlib.crc32(one, sum_), blobs, 0)
 
 
 def _pack(context: BatchContext) -> bytes:

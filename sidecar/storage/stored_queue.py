@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from sidecar.batch import Batch
-from sidecar.signals import Signal
 from sidecar.storage.queue_file import QueueFile, Row
 
 T = TypeVar("T")
@@ -72,9 +71,9 @@ class StoredQueue:
             self._waiting.append(asyncio.get_running_loop().create_future())
             await self._waiting[-1]
 
-    async def read(self, rows: Sequence[tuple[int, Signal, int]]) -> list[Batch | None]:
-        """Requests by id, signal and number of items. None where one is damaged: it has been set aside."""
-        return await self.call(lambda: [self.file.read(*row) for row in rows])
+    async def read(self, ids: Sequence[int]) -> list[Batch | None]:
+        """Requests by id. None where one is damaged: it has been set aside."""
+        return await self.call(lambda: [self.file.read(id_) for id_ in ids])
 
     async def rows(self, after: int, limit: int) -> list[Row]:
         """As `QueueFile.rows`."""

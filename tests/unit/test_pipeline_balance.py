@@ -175,7 +175,7 @@ class World:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(queue=queues, script=answers, what=steps)
 def test_the_balance_always_adds_up(durable, queue, script, what):
-    """taken = delivered + stored + dropped, nothing is held, nobody is delivered twice, and the disk agrees."""
+    """Taken = delivered + stored + dropped, nothing is held, nobody is delivered twice, and the disk agrees."""
     with tempfile.TemporaryDirectory() as directory:
         world = World(queue, list(script), directory if durable else None)
         outbox = asyncio.run(world.run(what))
