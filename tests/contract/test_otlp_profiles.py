@@ -1,4 +1,4 @@
-"""OTLP conformance, items 108 to 111: profiles, which are in development and not taken."""
+"""OTLP conformance, items 46 and 108 to 111: profiles, which are in development and not taken."""
 
 import grpc
 import pytest
@@ -26,6 +26,15 @@ async def test_108_111_profiles_over_http_are_404(content_type):
         assert (answer.status, answer.headers["content-type"]) == (404, content_type)
         assert status_of(answer)[0] == 5
         assert not server.sink.batches
+
+
+@pytest.mark.parametrize("profile_id", ["000102030405060708090a0b0c0d0e0f", "AAECAwQFBgcICQoLDA0ODw=="])
+async def test_046_a_profiles_id_is_not_looked_at(profile_id):
+    """The specification says base64, the Collector hex; here the answer is the same for both."""
+    body = b'{"resourceProfiles":[{"scopeProfiles":[{"profiles":[{"profileId":"%s"}]}]}]}' % profile_id.encode()
+    async with running() as server:
+        answer = await server.post(body, JSON, path="/v1development/profiles")
+        assert (answer.status, status_of(answer)[0]) == (404, 5)
 
 
 async def test_111_profiles_over_grpc_are_unimplemented():
