@@ -82,7 +82,7 @@ class CountSettings(Settings):
 
 
 class Count(Connector[CountSettings]):
-    """Emits the counts of each batch at once, as delta sums of the resources that the batch has."""
+    """Counts what each batch holds, and emits the counts at once, as delta sums of the resources that the batch has."""
 
     emits: ClassVar[frozenset[Signal]] = frozenset({Signal.METRICS})
 

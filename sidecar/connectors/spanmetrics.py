@@ -48,7 +48,7 @@ _MAX_WAITING: Final = 10
 
 
 class SpanMetrics(Connector[SpanMetricsSettings]):
-    """Adds spans up, and emits the sums once an interval, by resource.
+    """Counts spans and their durations, and emits the sums once an interval, by resource.
 
     A refused batch of deltas waits for the next interval; cumulative sums come again by themselves.
     """
