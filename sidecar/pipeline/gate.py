@@ -24,10 +24,10 @@ class Reservation(Protocol):
     """Whether `commit` may still fail: such reservations are committed first, while the others can be cancelled."""
 
     async def commit(self) -> None:
-        """Hand the batch over."""
+        """Hand the batch over. When it fails it has given the room back; when it is cancelled it goes on by itself."""
 
     def cancel(self) -> None:
-        """Give the room back."""
+        """Give the room back, instead of `commit`."""
 
 
 class Sink(Protocol):
@@ -117,8 +117,7 @@ class Gate:
                 if len(reservations) > 1:
                     reservations.sort(key=lambda one: not one.fallible)
                 while reservations:
-                    await reservations[0].commit()
-                    del reservations[0]
+                    await reservations.pop(0).commit()
             except BaseException:
                 for reservation in reservations:
                     reservation.cancel()

@@ -14,6 +14,7 @@ from sidecar.component import Consumer, Processor
 from sidecar.errors import DeliveryError
 from sidecar.signals import SCHEMAS, Signal
 from sidecar.telemetry.metrics import Counter, Meter
+from sidecar.telemetry.tracing import Tracing
 
 DROPPED = "sidecar_dropped_items"
 
@@ -82,10 +83,12 @@ class Step:
 
 
 class ObservedConsumer:
-    """A consumer with a receiver's or a connector's counts around it."""
+    """A consumer with a receiver's or a connector's counts and spans around it."""
 
-    def __init__(self, consumer: Consumer, meter: Meter) -> None:
+    def __init__(self, consumer: Consumer, meter: Meter, name: str, tracing: Callable[[], Tracing] = Tracing) -> None:
         self.consumer = consumer
+        self._name = name
+        self._tracing = tracing
         self._meter = meter
         self._counters: dict[tuple[str, Signal, str], Counter] = {}
 
@@ -99,7 +102,8 @@ class ObservedConsumer:
         counts = [(batch.signal, batch.context.transport, len(batch)) for batch in batches]
         outcome = "failed"
         try:
-            await self.consumer(*batches)
+            with self._tracing().span(self._name, "server", batches[0]):
+                await self.consumer(*batches)
             outcome = "accepted"
         except DeliveryError:
             outcome = "refused"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import time
 from collections import deque
@@ -35,7 +34,7 @@ from sidecar.pipeline.stored_backlog import StoredBacklog
 from sidecar.pipeline.throttle import Throttle, backoff
 from sidecar.signals import Signal
 from sidecar.storage import StorageError
-from sidecar.telemetry.health import Health
+from sidecar.telemetry.tracing import Tracing
 
 # The shipment that the running attempt carries: `Context.dropped` does not say which one it speaks of.
 _current: ContextVar[Shipment | None] = ContextVar("shipment", default=None)
@@ -66,8 +65,7 @@ class Outbox:
         clock: Clock,
         counts: ExporterCounts,
         drops: Drops,
-        health: Health,
-        logger: logging.Logger,
+        tracing: Callable[[], Tracing] = Tracing,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self.exporter = exporter
@@ -82,8 +80,9 @@ class Outbox:
         self._counts = counts
         self._drops = drops
         drops.on_reported = self._note_reported
-        self._health = health
-        self._logger = logger
+        self._health = exporter.context.health
+        self._logger = exporter.context.logger
+        self._tracing = tracing
         self._uniform = uniform
         self._backlog = Backlog(self._queue.batch, clock.monotonic)
         self._throttle = Throttle(self._queue.num_consumers, self._settings.retry_on_failure, clock.monotonic, uniform)
@@ -281,6 +280,7 @@ class Outbox:
         """Queue what a reservation held room for. Raises Retryable when nothing is sent any more."""
         heir = self._heir
         if heir._is_closed:
+            self.release(entries)
             raise self._stopped()
         for entry in entries:
             heir.balance.taken += entry.items
@@ -405,8 +405,10 @@ class Outbox:
             if shipment.batch is None:
                 await self._load(shipment)
             if shipment.batch is not None:
-                async with asyncio.timeout(self._settings.timeout):
-                    await self.exporter.export(shipment.batch)
+                span = self._tracing().span(f"exporters/{self._id}", "client", shipment.batch)
+                with span:
+                    async with asyncio.timeout(self._settings.timeout or None):
+                        await self.exporter.export(shipment.batch)
         except TimeoutError:
             raise Retryable(f"no answer within {self._settings.timeout}", reason="timeout") from None
         except DeliveryError:
@@ -610,7 +612,11 @@ class _Reservation:
             await asyncio.shield(asyncio.ensure_future(self._commit()))
 
     async def _commit(self) -> None:
-        await self._outbox.store(self._entries)
+        try:
+            await self._outbox.store(self._entries)
+        except BaseException:
+            self._outbox.release(self._entries)
+            raise
         results = []
         if self._outbox.exporter.settings.sending_queue.wait_for_result:
             results = [asyncio.get_running_loop().create_future() for _ in self._entries]

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.otlp import bodies, logs
 
-from sidecar import Batch, ComponentId, DeliveryError, DeliverySettings, Exporter, Permanent, Retryable
+from sidecar import Batch, ComponentId, DeliveryError, DeliverySettings, Exporter, Permanent, Retryable, Signal
 from sidecar.extensions.file_storage import FileStorage, queue_files
+from sidecar.pipeline.gate import Gate, Route
 from sidecar.pipeline.observe import Drops, ExporterCounts
 from sidecar.pipeline.outbox import Outbox
 from sidecar.storage import QueueFile
@@ -110,8 +111,6 @@ class World:
             clock=time,
             counts=ExporterCounts(meter),
             drops=drops,
-            health=exporter.context.health,
-            logger=exporter.context.logger,
         )
 
     def batch(self, items: int) -> Batch:
@@ -122,7 +121,7 @@ class World:
         batch = self.batch(items)
         texts = bodies(batch)
         with contextlib.suppress(DeliveryError):
-            await (await self.outbox.reserve(batch)).commit()
+            await Gate({Signal.LOGS: [Route("logs", [], [self.outbox], mutates=False)]})(batch)
             self.acknowledged.update(texts)
 
     async def run(self, script: list[tuple[str, int]]) -> Outbox:
