@@ -14,7 +14,7 @@ from config.nodes import Node
 from config.problems import Problem
 from config.settings import Ignored, SettingError, Settings
 from config.source import read
-from config.units import Duration, Secret
+from config.units import Duration, Ratio, Secret
 
 KINDS: Final = {
     "receivers": "receiver",
@@ -173,12 +173,64 @@ class ResourceSettings(Settings):
     schema_url: Ignored = None
 
 
+class SpanExporterSettings(Settings):
+    """Where own spans are sent. One of these is to be written."""
+
+    otlp: OtlpReaderSettings | None = None
+    console: ConsoleReaderSettings | None = None
+
+    def __post_init__(self) -> None:
+        _exactly_one(self, "otlp", "console")
+
+
+class SpanExportSettings(Settings):
+    """An exporter of own spans."""
+
+    exporter: SpanExporterSettings
+    schedule_delay: Ignored = None
+    export_timeout: Ignored = None
+    max_queue_size: Ignored = None
+    max_export_batch_size: Ignored = None
+
+
+class DdtraceSettings(Settings):
+    """Own spans through ddtrace, which DD_TRACE_AGENT_URL and its other variables configure."""
+
+
+class SpanProcessorSettings(Settings):
+    """One way in which own spans leave: in batches, almost at once, or through ddtrace, which is then the only one."""
+
+    batch: SpanExportSettings | None = None
+    simple: SpanExportSettings | None = None
+    ddtrace: DdtraceSettings | None = None
+
+    def __post_init__(self) -> None:
+        _exactly_one(self, "batch", "simple", "ddtrace")
+
+
+class OwnTracesSettings(Settings):
+    """Spans of the sidecar's own work: around each request of a receiver, and each attempt of an exporter.
+
+    `sampling_ratio`: the share of requests that get a span.
+    """
+
+    level: Literal["none", "basic", "normal", "detailed"] = "normal"
+    processors: tuple[SpanProcessorSettings, ...] = ()
+    sampling_ratio: Ratio = Ratio(1)
+    propagators: Ignored = None
+    sampler: Ignored = None
+
+    def __post_init__(self) -> None:
+        if len(self.processors) > 1 and any(one.ddtrace is not None for one in self.processors):
+            raise SettingError("ddtrace can't be combined with other processors; write it alone", "processors")
+
+
 class TelemetrySettings(Settings):
     """What the sidecar says of itself."""
 
     logs: OwnLogsSettings = OwnLogsSettings()
     metrics: OwnMetricsSettings = OwnMetricsSettings()
-    traces: Ignored = None
+    traces: OwnTracesSettings = OwnTracesSettings()
     resource: dict[str, str | None] | ResourceSettings = msgspec.field(default_factory=dict)
 
     def resource_attributes(self) -> Mapping[str, str | None]:

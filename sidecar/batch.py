@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -56,6 +56,7 @@ class BatchContext:
         metadata: chosen request headers, names in lower case.
         transport: how it came in: `grpc`, `http`; "" for what the sidecar makes itself.
         received_at: Unix time in nanoseconds.
+        is_own: carries the sidecar's own spans, of which no further spans are made.
     """
 
     identity: Identity | None = None
@@ -63,6 +64,7 @@ class BatchContext:
     transport: str = ""
     metadata: Mapping[str, str] = field(default_factory=lambda: _NO_METADATA)
     received_at: int = field(default_factory=time.time_ns)
+    is_own: bool = False
 
 
 class Batch:
@@ -191,6 +193,10 @@ class Batch:
         if self._build is not None:
             return Batch(self.signal, context=self.context, build=self._build, items=self._items)
         return Batch(self.signal, self.encode(), context=self.context, items=self._items)
+
+    def mark_own(self) -> None:
+        """Note that this batch carries the sidecar's own spans."""
+        self.context = replace(self.context, is_own=True)
 
     def keep(self, wanted: Callable[[Any], bool]) -> Batch | None:
         """Keep the log records, spans or metrics for which `wanted` is true.

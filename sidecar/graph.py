@@ -25,6 +25,7 @@ from sidecar.registry import Registry
 from sidecar.signals import Signal
 from sidecar.telemetry.health import Health, HealthBoard
 from sidecar.telemetry.metrics import Meter, Metrics
+from sidecar.telemetry.tracing import Tracing
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Host:
     board: HealthBoard = field(default_factory=HealthBoard)
     listeners: Listeners = field(default_factory=Listeners)
     clock: Clock = time
+    tracing: Tracing = field(default_factory=Tracing)
 
 
 class Tasks:
@@ -300,7 +302,7 @@ class GraphBuilder:
                     by_signal.setdefault(Signal(pipeline.signal), []).append(routes[pipeline.id])
             gate = graph.point(node, by_signal)
             if node.intake is None:
-                node.intake = node.component.emit = ObservedConsumer(gate, node.meter)
+                node.intake = node.component.emit = ObservedConsumer(gate, node.meter, str(node.key), self._tracing)
 
     def _sink(self, node: Node) -> Sink:
         exporter: Exporter[Any] = node.component
@@ -322,9 +324,11 @@ class GraphBuilder:
             clock=self._host.clock,
             counts=counts,
             drops=node.drops,
-            health=node.health,
-            logger=exporter.context.logger,
+            tracing=self._tracing,
         )
+
+    def _tracing(self) -> Tracing:
+        return self._host.tracing
 
     def _route(self, pipeline: ResolvedPipeline) -> Route:
         """The way through a pipeline. A long-form processor ends one route and starts another behind it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 from aiohttp import web
 
 from config import Endpoint
-from config.document import OtlpReaderSettings, PeriodicReaderSettings, PrometheusReaderSettings, TelemetrySettings
+from config.document import PeriodicReaderSettings, PrometheusReaderSettings, TelemetrySettings
 from sidecar.net import HttpLease, Listeners
+from sidecar.sdk_exporters import make_exporter
 from sidecar.telemetry.exposition import Exposition
 from sidecar.telemetry.metrics import Meter, Metrics
 from sidecar.telemetry.process import observe_process
@@ -66,7 +66,7 @@ class OwnMetrics:
     async def _send(self, reader: PeriodicReaderSettings) -> None:
         from sidecar.telemetry.export import PeriodicExport  # brings in the SDK, which few documents need
 
-        export = PeriodicExport(self._metrics, _exporter(reader), self._labels)
+        export = PeriodicExport(self._metrics, make_exporter(reader.exporter.otlp, "metrics"), self._labels)
         try:
             while True:
                 await asyncio.sleep(reader.interval)
@@ -74,41 +74,3 @@ class OwnMetrics:
         finally:
             await asyncio.to_thread(export.send, export.snapshot())
             await asyncio.to_thread(export.close)
-
-
-def _exporter(reader: PeriodicReaderSettings) -> Any:
-    """The SDK's exporter for a reader."""
-    settings = reader.exporter.otlp
-    if settings is None:
-        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
-
-        return ConsoleMetricExporter()
-    headers = _headers(settings)
-    compression = settings.compression == "gzip"
-    if settings.protocol == "grpc":
-        from grpc import Compression as GrpcCompression
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
-
-        return GrpcExporter(
-            endpoint=settings.endpoint,
-            insecure=settings.insecure,
-            headers=headers,
-            timeout=settings.timeout,
-            compression=GrpcCompression.Gzip if compression else GrpcCompression.NoCompression,
-        )
-    from opentelemetry.exporter.otlp.proto.http import Compression as HttpCompression
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
-
-    path = "" if settings.endpoint.rstrip("/").endswith("/v1/metrics") else "/v1/metrics"
-    return HttpExporter(
-        endpoint=settings.endpoint.rstrip("/") + path,
-        headers=headers,
-        timeout=settings.timeout,
-        compression=HttpCompression.Gzip if compression else HttpCompression.NoCompression,
-    )
-
-
-def _headers(settings: OtlpReaderSettings) -> dict[str, str]:
-    if isinstance(settings.headers, tuple):
-        return {header.name: header.value.reveal() for header in settings.headers}
-    return {name: value.reveal() for name, value in settings.headers.items()}

@@ -12,6 +12,7 @@ from sidecar.component import Kind
 from sidecar.errors import StartError
 from sidecar.graph import Graph, GraphBuilder, Host, Node
 from sidecar.own_metrics import OwnMetrics
+from sidecar.own_traces import tracing_for
 from sidecar.pipeline.gate import Passage
 from sidecar.plan import Key, plan
 from sidecar.registry import Registry
@@ -52,6 +53,7 @@ class Service:
             StartError: one of them can't start. What had been started has been stopped again.
         """
         self.graph.take_over({})
+        self.host.tracing = tracing_for(self.resolved.service.telemetry)
         try:
             await self.own_metrics.start()
             await self._start(self.graph.against_the_flow(), {})
@@ -101,6 +103,8 @@ class Service:
             if own_metrics is not None:
                 replaced, self.own_metrics = self.own_metrics, own_metrics
                 await replaced.stop()
+                spans, self.host.tracing = self.host.tracing, tracing_for(resolved.service.telemetry)
+                await spans.stop()
             await self._retire(old, graph, passages)
             return graph
 
@@ -120,6 +124,7 @@ class Service:
             await asyncio.wait(self._retiring)
         await self._stop((node for node in nodes if node.key.kind is Kind.EXTENSION), self._deadline())
         self._say_balance()
+        await self.host.tracing.stop()
         await self.own_metrics.stop()
 
     # Steps.

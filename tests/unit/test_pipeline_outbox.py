@@ -55,8 +55,6 @@ async def outbox_with(yaml: str = ""):
         clock=time,
         counts=ExporterCounts(meter),
         drops=Drops(meter),
-        health=exporter.context.health,
-        logger=exporter.context.logger,
     )
     outbox.bench = bench
     try:

@@ -58,8 +58,6 @@ async def stored(directory, queue: str = EACH, more: str = QUICK, storage: str =
         clock=time,
         counts=ExporterCounts(meter),
         drops=Drops(meter),
-        health=exporter.context.health,
-        logger=exporter.context.logger,
     )
     await outbox.start()
     try:
