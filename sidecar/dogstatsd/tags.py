@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -69,22 +69,21 @@ def key_values(pairs: Pairs) -> list[KeyValue]:
 
 def _tags(text: bytes, container: bytes) -> Tags:
     own: dict[str, list[str]] = {}
-    resource: dict[str, list[str]] = {}
+    resource: dict[str, str] = {}
     for tag in text.decode(errors="replace").split(","):
         name, _, value = tag.partition(":")
         if not name:
             continue
         attribute = _RESOURCE.get(name)
-        values = resource.setdefault(attribute, []) if attribute and value else own.setdefault(name, [])
+        if attribute and value and resource.setdefault(attribute, value) == value:
+            continue  # a second, different one stays a tag: a resource has one of each
+        values = own.setdefault(name, [])
         if value not in values:
             values.append(value)
     if found := _container_id(container.decode(errors="replace")):
-        resource["container.id"] = [found]
-    return Tags(_pairs({name: values[-1:] for name, values in resource.items()}), _pairs(own))
-
-
-def _pairs(values: Mapping[str, list[str]]) -> Pairs:
-    return tuple((name, some[0] if len(some) == 1 else tuple(some)) for name, some in sorted(values.items()))
+        resource["container.id"] = found
+    attributes = {name: some[0] if len(some) == 1 else tuple(some) for name, some in own.items()}
+    return Tags(tuple(sorted(resource.items())), tuple(sorted(attributes.items(), key=lambda pair: pair[0])))
 
 
 def _container_id(text: str) -> str:

@@ -103,8 +103,8 @@ async def test_tags_are_attributes_and_say_whose_it_is():
 
 async def test_a_tag_may_have_no_value_or_several():
     """An attribute comes once."""
-    (metric,), _ = await flushed(b"n:1|c|#bare,a:1,a:2,a:1,url:http://x:80/,,:x|c:in-4")
-    assert plain(points(metric)[0].attributes) == {"bare": "", "a": ["1", "2"], "url": "http://x:80/"}
+    (metric,), _ = await flushed(b"n:1|c|#bare,a:1,a:2,a:1,url:http://x:80/,,:x,env:p,env:q|c:in-4")
+    assert plain(points(metric)[0].attributes) == {"bare": "", "a": ["1", "2"], "url": "http://x:80/", "env": "q"}
 
 
 async def test_a_malformed_line_costs_only_itself():
