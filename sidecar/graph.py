@@ -164,6 +164,10 @@ class Graph:
         """The extensions that a component has asked for."""
         return frozenset(self.nodes[key].extensions.asked)
 
+    def holds(self, key: Key) -> bool:
+        """Whether a processor may hold data: it has the long form."""
+        return is_long_form(self.nodes[key].component)
+
     def take_over(self, old: Mapping[Key, Node]) -> list[Passage]:
         """Let the data flow through this graph from now on. One step: no batch sees a half of it.
 
@@ -191,6 +195,11 @@ class Graph:
         return node.gate
 
 
+def is_long_form(processor: Processor[Any]) -> bool:
+    """Whether it emits by itself, now or later."""
+    return type(processor).consume is not Processor.consume
+
+
 def _observe_queue(meter: Meter, outbox: Outbox) -> None:
     queue = outbox.exporter.settings.sending_queue
     meter.gauge("otelcol_exporter_queue_size", "What the queue holds.", lambda: outbox.held.of(queue.sizer))
@@ -207,7 +216,7 @@ class GraphBuilder:
         self._registry = registry
         self._host = host
         self._old = old.nodes if old else {}
-        changes = plan(old.resolved, resolved, old.uses) if old else plan(None, resolved)
+        changes = plan(old.resolved, resolved, old.uses, old.holds) if old else plan(None, resolved)
         self._graph = Graph(resolved, changes, _in_order(resolved))
         self._problems: list[Problem] = []
         self._extensions: dict[ComponentId, Extension[Any]] = {}
@@ -338,7 +347,7 @@ class GraphBuilder:
         processors = graph.processors(pipeline)
         mutates = any(node.component.mutates for node in processors)
         for node in reversed(processors):
-            if type(node.component).consume is Processor.consume:
+            if not is_long_form(node.component):
                 steps.insert(0, Step(node.component, signal, node.meter, node.drops))
             else:
                 behind = Route(str(pipeline.id), steps, sinks, mutates=mutates)

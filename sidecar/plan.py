@@ -40,7 +40,10 @@ class Plan:
 
 
 def plan(
-    old: Resolved | None, new: Resolved, uses: Callable[[Key], frozenset[ComponentId]] = lambda _key: frozenset()
+    old: Resolved | None,
+    new: Resolved,
+    uses: Callable[[Key], frozenset[ComponentId]] = lambda _key: frozenset(),
+    holds: Callable[[Key], bool] = lambda _key: False,
 ) -> Plan:
     """Compare two documents by value.
 
@@ -48,13 +51,18 @@ def plan(
         old: what runs; None when nothing does.
         new: what shall run.
         uses: the extensions that a running component has asked for. It can't outlive them.
+        holds: whether a running processor may hold data. Those go where they were accepted for, so that it is not kept
+            when what follows in its pipeline changes.
     """
     before, after = _components(old) if old else {}, _components(new)
     changed = {key.id for key, settings in before.items() if key.kind is Kind.EXTENSION and after.get(key) != settings}
     keep = tuple(
         key
         for key, settings in after.items()
-        if key in before and before[key] == settings and not (uses(key) & changed)
+        if key in before
+        and before[key] == settings
+        and not (uses(key) & changed)
+        and not (old and key.pipeline and holds(key) and _behind(key, old) != _behind(key, new))
     )
     kept = frozenset(keep)
     return Plan(
@@ -62,6 +70,12 @@ def plan(
         make=tuple(key for key in after if key not in kept),
         retire=tuple(key for key in before if key not in kept),
     )
+
+
+def _behind(key: Key, resolved: Resolved) -> tuple[object, ...]:
+    """What follows a processor in its pipeline."""
+    pipeline = next(one for one in resolved.pipelines if one.id == key.pipeline)
+    return (*pipeline.processors[pipeline.processors.index(key.id) :], *pipeline.exporters)
 
 
 def _components(resolved: Resolved) -> Mapping[Key, Settings]:

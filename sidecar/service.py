@@ -220,7 +220,7 @@ class Service:
     # Details.
 
     def _leaving(self, resolved: Resolved) -> tuple[Key, ...]:
-        return plan(self.graph.resolved, resolved, self.graph.uses).retire
+        return plan(self.graph.resolved, resolved, self.graph.uses, self.graph.holds).retire
 
     def _deadline(self) -> float:
         return self.host.clock.monotonic() + self.resolved.service.shutdown_timeout
