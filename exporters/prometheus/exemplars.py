@@ -78,7 +78,7 @@ def shown_labels(exemplar: Exemplar) -> dict[str, str]:
         return labels
     try:
         pairs = attribute_pairs(attributes_of(exemplar.attributes))
-    except (DecodeError, UnicodeDecodeError):
+    except DecodeError:
         return labels
     left = _LIMIT - sum(len(name) + len(value) for name, value in labels.items())
     for key, value in sorted(pairs):

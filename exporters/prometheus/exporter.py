@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from exporters.prometheus.derived import LogMetrics, SpanMetrics
 from exporters.prometheus.escaping import escaped_families
@@ -23,6 +23,7 @@ from exporters.prometheus.text import OpenMetricsFormat, TextFormat, TextOptions
 from exporters.prometheus.view import DecodeError, view_of
 from sidecar import Batch, Context, Exporter, Permanent, Signal
 from sidecar.callers import Callers
+from sidecar.net import HttpLease
 
 # How often what has expired is taken out: a part of the expiration, within these bounds, in seconds.
 _SWEEP_SHARE: Final = 0.1
@@ -40,6 +41,10 @@ _HINTS: Final = {
     "malformed": "counts, bounds or quantiles contradict each other, or a text is not UTF-8",
     "invalid_value": "a counter can't be negative or NaN",
     "no_value": "points carry no value",
+    "series_limit": "max_series is reached",
+    "family_limit": "max_families is reached",
+    "type_conflict": "a metric of another type has the name",
+    "name_conflict": "another metric needs the name",
     "labels_too_long": "the labels of one series are longer than 64 KiB",
 }
 
@@ -84,7 +89,7 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
         self._measure()
         self._lease = self._listen()
 
-    def _listen(self) -> Any:
+    def _listen(self) -> HttpLease:
         settings, context = self.settings, self.context
         callers = Callers(context, settings.auth) if settings.auth is not None else None
         scrapes = Scrapes(
@@ -102,7 +107,7 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
     @property
     def port(self) -> int:
         """The bound port, once started."""
-        return int(self._lease.port)
+        return self._lease.port
 
     async def start(self) -> None:
         """Listen, and take out from time to time what has expired."""

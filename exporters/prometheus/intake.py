@@ -20,7 +20,7 @@ from exporters.prometheus.labels import (
     written,
 )
 from exporters.prometheus.names import MetricName
-from exporters.prometheus.series import DEAD, MALFORMED, Counter, Gauge, Histogram, Series, Summary
+from exporters.prometheus.series import DEAD, MALFORMED, OUT_OF_ORDER, Counter, Gauge, Histogram, Series, Summary
 from exporters.prometheus.store import Family, FamilyType, Refused, Store
 from exporters.prometheus.view import DecodeError, attributes_of, resource_of, scope_of
 
@@ -33,12 +33,12 @@ COLLISION: Final = "collision"
 _CUMULATIVE: Final = 2
 _DELTA: Final = 1
 _NO_RECORDED_VALUE: Final = 1
-_UNDECODABLE: Final = (DecodeError, UnicodeDecodeError)
 # Stands between attributes: no field of a message begins so, which keeps two different lists apart.
 _SEPARATOR: Final = b"\x07"
 # Bounds the memory of one series, whatever its sender makes up.
 _MAX_LABELS: Final = 65_536
 _SLICE: Final = 10_000
+_MAX_RIVALS: Final = 1000
 
 Refusals: TypeAlias = "Tally[tuple[str, str]]"
 """How many points were not taken, by reason and metric name."""
@@ -141,34 +141,38 @@ class Intake:
         self._target_name = f"{namespace}_target_info" if namespace else "target_info"
         self._sources: dict[tuple[bytes, bytes, str], Source] = {}
         self._targets: dict[tuple[tuple[str, str], ...], Series] = {}
+        # By the resource that had a series before another took it over: the other one, and the series.
+        self._rivals: dict[bytes, tuple[bytes, str]] = {}
         self._remembered = 0
 
     def take(self, data: Any) -> Refusals:
         """Apply a view of an export request, which is left as it is."""
         refusals: Refusals = Tally()
         for resource in data.resource_metrics:
-            source = None
+            source, shown = None, 0
+            self._look_for_rival(resource.resource)
             for scope in resource.scope_metrics:
                 try:
                     source = self._source(resource.resource, scope.scope, scope.schema_url)
-                except _UNDECODABLE:
+                except DecodeError:
                     for metric in scope.metrics:
                         refusals[MALFORMED, metric.name] += len(_points(metric))
                 else:
-                    for metric in scope.metrics:
-                        self._take_metric(source, metric, refusals)
-            if source is not None:
+                    shown += sum(self._take_metric(source, metric, refusals) for metric in scope.metrics)
+            if source is not None and shown:
                 self._describe(source)
         return +refusals
 
-    def _take_metric(self, source: Source, metric: Any, refusals: Refusals) -> None:
+    def _take_metric(self, source: Source, metric: Any, refusals: Refusals) -> int:
+        """Apply the points of a metric. Returns how many have a series in the store."""
         points = _points(metric)
         if not points:
-            return
+            return 0
         known = self._metric(source, metric)
         if isinstance(known, str):
             refusals[known, metric.name] += len(points)
-            return
+            return 0
+        shown = len(points)
         series_of, delta, feed = known.series.get, known.kind.delta, self.store.feed
         for point in points:
             key = _SEPARATOR.join(point.attributes)
@@ -181,6 +185,8 @@ class Intake:
                 reason = series.update(point, feed, delta)
             if reason:
                 refusals[reason, metric.name] += 1
+                shown -= reason != OUT_OF_ORDER
+        return shown
 
     def _source(self, resource: bytes, scope: bytes, schema_url: str) -> Source:
         key = (resource, scope, schema_url)
@@ -221,7 +227,7 @@ class Intake:
     def _new_metric(self, metric: Any, which: str, data: Any) -> Metric | str:
         try:
             hint = dict(attribute_pairs(attributes_of(metric.metadata))).get("prometheus.type", "")
-        except _UNDECODABLE:
+        except DecodeError:
             hint = ""
         kind = kind_of(which, data, hint)
         if kind is None:
@@ -256,7 +262,7 @@ class Intake:
                 return reason
             if enters:
                 store.admit(family, series)
-        except _UNDECODABLE:
+        except DecodeError:
             return MALFORMED
         except Refused as refused:
             self.note(refused.reason, metric.name, str(refused))
@@ -275,26 +281,35 @@ class Intake:
         if description and family.help != description:
             self.note(HELP_CONFLICT, family.name, f"the description {description!r} is not shown: another came first")
         if series.origin != source.raw:
-            ours, theirs = (
-                {(one.key, str(one.value)) for one in resource_of(raw).attributes}
-                for raw in (source.raw, series.origin)
-            )
-            keys = ", ".join(sorted({key for key, _ in ours ^ theirs})) or "nothing"
-            self.note(
-                COLLISION,
-                family.name,
-                f"resources that differ in {keys} send the same series {{{series.labels}}}: the newest point is shown; "
-                "give each its own service.instance.id",
-            )
+            if len(self._rivals) < _MAX_RIVALS:
+                self._rivals[series.origin] = (source.raw, f"{family.name}{{{series.labels}}}")
+            series.origin = source.raw
+
+    def _look_for_rival(self, resource: bytes) -> None:
+        """Tell of two resources that send one series in turns. One that only succeeds another is no rival."""
+        rival = self._rivals.pop(resource, None)
+        if rival is None:
+            return
+        ours, theirs = (
+            {(one.key, str(one.value)) for one in resource_of(raw).attributes} for raw in (resource, rival[0])
+        )
+        keys = ", ".join(sorted({key for key, _ in ours ^ theirs}))
+        self.note(
+            COLLISION,
+            rival[1],
+            f"resources that differ in {keys} send this series, and perhaps others: the newest point is shown; give "
+            "each its own service.instance.id",
+        )
 
     def _forget(self, source: Source, metric: Metric, key: bytes, point: Any) -> str:
         """Take out the series of a point that says there is no value any more."""
-        metric.series.pop(key, None)
+        if metric.series.pop(key, None) is not None:
+            self._remembered -= 1
         family = self.store.families.get(metric.final.name)
         if family is not None:
             try:
                 series = family.series.get(self._labels(source, metric.kind, point.attributes))
-            except _UNDECODABLE:
+            except DecodeError:
                 return MALFORMED
             if series is not None:
                 self.store.remove(family, series)
@@ -348,9 +363,9 @@ class Intake:
                             self._remembered -= 1
                     yield
                 if not metric.series:
-                    source.metrics.pop(name, None)
+                    self._remembered -= source.metrics.pop(name, None) is not None
             if not source.metrics:
-                self._sources.pop(key, None)
+                self._remembered -= self._sources.pop(key, None) is not None
         for identity in [identity for identity, series in self._targets.items() if series.is_dead]:
             del self._targets[identity]
 

@@ -58,7 +58,7 @@ class Series:
         start: from when on the value counts; 0 when unknown.
         received: when the series was last kept alive, on the feed's clock; `DEAD` when it is not in a store.
         accumulated: whether the value is a sum of deltas, which nobody else knows.
-        origin: the serialized resource that brought it.
+        origin: the serialized resource that was met last with it.
         wire: the labels as protobuf, once somebody has asked for that format.
     """
 

@@ -129,22 +129,24 @@ class Store:
         return family
 
     def admit(self, family: Family, series: Series, *, always: bool = False) -> None:
-        """Let a series that has been updated enter its family. `always`: though the store is full.
+        """Let a series enter its family, in the place of another with its labels. `always`: though the store is full.
 
         Raises:
             Refused: the store is full.
         """
-        if self.size >= self.limits.max_series and series.labels not in family.series and not always:
-            raise Refused(SERIES_LIMIT, f"there are {self.size} series already (max_series)")
-        if not family.series:
-            if len(self.families) >= self.limits.max_families and not always:
-                raise Refused(FAMILY_LIMIT, f"there are {len(self.families)} metric names already (max_families)")
-            self.families[family.name] = family
-            self._reserved.update(dict.fromkeys(family.reserved(), family))
         other = family.series.get(series.labels)
+        if not always and other is None:
+            series.received = DEAD
+            if self.size >= self.limits.max_series:
+                raise Refused(SERIES_LIMIT, f"there are {self.size} series already (max_series)")
+            if not family.series and len(self.families) >= self.limits.max_families:
+                raise Refused(FAMILY_LIMIT, f"there are {len(self.families)} metric names already (max_families)")
         if other is not None:
             other.received = DEAD
             self.size -= 1
+        if not family.series:
+            self.families[family.name] = family
+            self._reserved.update(dict.fromkeys(family.reserved(), family))
         family.series[series.labels] = series
         self.size += 1
         series.received = self.feed.now
@@ -159,8 +161,9 @@ class Store:
 
     def remove(self, family: Family, series: Series) -> None:
         """Take a series out at once."""
-        if family.series.pop(series.labels, None) is None:
+        if family.series.get(series.labels) is not series:
             return
+        del family.series[series.labels]
         series.received = DEAD
         self.size -= 1
         if not family.series:

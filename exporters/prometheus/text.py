@@ -25,9 +25,9 @@ from exporters.prometheus.store import Family
 _HELP_ESCAPED: Final = {code: text for code, text in ESCAPED.items() if code != ord('"')}
 # Characters per chunk.
 _CHUNK: Final = 256 * 1024
-# Stand for the labels and the timestamp in a template. Labels may hold them, and so are filled in last.
+# Stand for the labels and the timestamp in a template: no name holds NUL once it is quoted.
 _LABELS: Final = "\0"
-_STAMP: Final = "\1"
+_STAMP: Final = "\0\0"
 
 
 @dataclass(frozen=True, slots=True)

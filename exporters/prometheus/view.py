@@ -36,7 +36,6 @@ def _build() -> type[Any]:
 
 def _blur(message: DescriptorProto, official: str) -> None:
     for field in message.field:
-        # Metric.metadata stays small and is read whole: bytes serve as well.
         if field.type_name in _OPAQUE:
             field.type = FieldDescriptorProto.TYPE_BYTES
             field.ClearField("type_name")
