@@ -1,14 +1,20 @@
 """Programs with ddtrace, unchanged, on a host where the sidecar is in the Agent's place."""
 
+import asyncio
+import signal
+import sys
+
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.propagate import extract, inject
 from support.datadog_intake import DatadogIntake
+from support.datadog_tracer import running
 from support.ddtrace_host import Host, ddtrace_run, recording
-from support.otlp_receiver import plain
+from support.otlp_receiver import Fickle, plain
+from support.processes import ManagedProcess
 from support.python_sdk import tracing
 
-from sidecar import Signal
+from sidecar import Retryable, Signal
 
 FLUSHES = """
 import logging
@@ -56,6 +62,50 @@ async def test_nothing_is_lost_over_a_hundred_flushes(tmp_path, env):
     # The first spans may leave before the tracer has read what the Agent can.
     _, last = spans[-1]
     assert last.get("_dd.stats_computed") == ("true" if "DD_TRACE_STATS_COMPUTATION_ENABLED" in env else None)
+
+
+async def test_a_tracer_sends_again_what_there_was_no_room_for():
+    """It understands 429, and complains of nothing; each span arrives once."""
+    async with running(sink=Fickle(Retryable("full", reason="queue_full"), 3)) as agent:
+        env = {"DD_TRACE_AGENT_URL": f"http://127.0.0.1:{agent.receiver.port}"}
+        async with ManagedProcess(sys.executable, "-c", FLUSHES.format(flushes=2), env=env) as process:
+            ended = await process.wait()
+        assert ended.code == 0
+        assert "ERROR" not in ended.output
+        assert len({one.span_id for one in agent.spans}) == len(agent.spans) == 4
+        assert not agent.bench.dropped
+
+
+async def test_a_reload_loses_nothing(tmp_path):
+    """Both receivers' settings change while programs send."""
+    program = """
+import time
+from datadog.dogstatsd import DogStatsd
+client = DogStatsd(host="127.0.0.1", port={port}, disable_telemetry=True, disable_buffering=True)
+for _ in range(1000):
+    client.increment("hits")
+    time.sleep(0.002)
+"""
+    pytest.importorskip("datadog")
+    async with recording(tmp_path) as host:
+        document = host.sidecar.document.read_text()
+        sending = [
+            asyncio.create_task(host.run(FLUSHES.format(flushes=300))),
+            asyncio.create_task(host.run(program.format(port=host.dogstatsd))),
+        ]
+        for number in (400, 300, 200):
+            await host.sink.wait_for_items(host.sink.items[Signal.METRICS] + 1, Signal.METRICS)
+            changed = document.replace("aggregation_interval: 500ms", f"aggregation_interval: {number}ms")
+            host.sidecar.document.write_text(changed.replace('apm.sock"', f'apm.sock", sampling_rate: 0.{number}'))
+            host.sidecar.send_signal(signal.SIGHUP)
+        outputs = await asyncio.gather(*sending)
+        assert not any("ERROR" in output for output in outputs)
+        await host.sink.wait_for_items(600, Signal.TRACES)
+        output = await host.end()
+    assert output.count("reloaded: ") == 3
+    assert len(host.spans()) == 600
+    points = [point for metric in host.metrics() if metric.name == "hits" for point in metric.sum.data_points]
+    assert sum(point.as_double for point in points) == 1000
 
 
 async def test_a_program_under_ddtrace_run_sends_everything(tmp_path):

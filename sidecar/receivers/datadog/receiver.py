@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 from aiohttp import web
@@ -144,33 +145,21 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
                 self._count_refused(error)
                 response = http_answer(error, request)
             response.headers["Datadog-Agent-Version"] = _AGENT_VERSION
-            response.headers["Datadog-Agent-State"] = hashlib.sha256(self._description()).hexdigest()
+            response.headers["Datadog-Agent-State"] = self._description().state
             return response
 
         return answer
 
-    def _description(self) -> bytes:
-        """What `/info` says: what is served, as far as a pipeline takes it."""
-        endpoints = []
-        if self.emit.accepts(Signal.TRACES):
-            endpoints += [f"/{version}/traces" for version in get_args(Version)]
-        if self.emit.accepts(Signal.METRICS):
-            endpoints += ["/v0.6/stats", "/dogstatsd/v2/proxy"]
-        return msgspec.json.encode(
-            {
-                "version": _AGENT_VERSION,
-                "endpoints": [*endpoints, "/telemetry/proxy/"],
-                # Tracers compute statistics only for an Agent that lets them leave out what no sampler has kept.
-                "client_drop_p0s": True,
-                "span_meta_structs": True,
-                "long_running_spans": False,
-                "span_events": True,
-                "config": {"max_request_bytes": int(self.settings.max_request_body_size)},
-            }
+    def _description(self) -> Description:
+        """What is served, as far as a pipeline takes it, which a reload may change."""
+        return _describe(
+            self.emit.accepts(Signal.TRACES),
+            self.emit.accepts(Signal.METRICS),
+            int(self.settings.max_request_body_size),
         )
 
     async def _info(self, _request: web.BaseRequest) -> web.Response:
-        return web.Response(body=self._description(), content_type=JSON)
+        return _json(self._description().body)
 
     async def _swallow(self, request: web.BaseRequest) -> web.Response:
         """Answer what goes no further: a tracer's telemetry of itself, and questions for remote configuration."""
@@ -285,6 +274,33 @@ class Traces:
     async def __call__(self, request: web.BaseRequest) -> web.Response:
         """Take in one request."""
         return await self._receiver.take_traces(request, self._version)
+
+
+class Description(NamedTuple):
+    """The body of `/info`, and the hash by which tracers see that it has changed."""
+
+    body: bytes
+    state: str
+
+
+@functools.lru_cache(8)
+def _describe(traces: bool, metrics: bool, max_request_bytes: int) -> Description:  # noqa: FBT001 (keys of the cache)
+    endpoints = [f"/{version}/traces" for version in get_args(Version)] if traces else []
+    if metrics:
+        endpoints += ["/v0.6/stats", "/dogstatsd/v2/proxy"]
+    body = msgspec.json.encode(
+        {
+            "version": _AGENT_VERSION,
+            "endpoints": [*endpoints, "/telemetry/proxy/"],
+            # Tracers compute statistics only for an Agent that lets them leave out what no sampler has kept.
+            "client_drop_p0s": True,
+            "span_meta_structs": True,
+            "long_running_spans": False,
+            "span_events": True,
+            "config": {"max_request_bytes": max_request_bytes},
+        }
+    )
+    return Description(body, hashlib.sha256(body).hexdigest())
 
 
 def _tracer(request: web.BaseRequest) -> Tracer:

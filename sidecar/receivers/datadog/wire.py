@@ -118,7 +118,7 @@ class _TracerPayload(_TracerFields, kw_only=True):
 _Ref: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 # service, name, resource, trace, span, parent, start, duration, error, meta, metrics, type (the Agent's v0.5 format)
 _Row: TypeAlias = tuple[
-    _Ref, _Ref, _Ref, int, int, int, int, int, int, dict[_Ref, _Ref] | None, dict[_Ref, float] | None, _Ref
+    _Ref, _Ref, _Ref, int, int, int, int, int, int, dict[_Ref, _Ref] | None, dict[_Ref, float | None] | None, _Ref
 ]
 
 _Spans: TypeAlias = list[list[Span]]
