@@ -227,7 +227,7 @@ class Exponential(Distribution):
         elif time < self.time:
             return OUT_OF_ORDER
         self.keep_alive(time, feed, changed=count != self.count)
-        if count < self.count:
+        if start != self.start or count < self.count:
             self.exemplars = None
         self.state, self.count, self.sum = state, count, total
         self.start, self.accumulated = start, delta

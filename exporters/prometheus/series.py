@@ -161,7 +161,7 @@ class Counter(Series):
         elif time < self.time:
             return OUT_OF_ORDER
         self.keep_alive(time, feed, changed=value != self.value)
-        if value < self.value:
+        if start != self.start or value < self.value:
             self.exemplar = None
         self.value, self.start, self.accumulated = value, start, delta
         self.time = time or self.time
@@ -232,7 +232,7 @@ class Histogram(Distribution):
         elif time < self.time:
             return OUT_OF_ORDER
         self.keep_alive(time, feed, changed=count != self.count)
-        if count < self.count or bounds is not self.bounds:
+        if start != self.start or count < self.count or bounds is not self.bounds:
             self.exemplars = None
         self.bounds, self.counts, self.count, self.sum = bounds, counts, count, total
         self.start, self.accumulated = start, delta

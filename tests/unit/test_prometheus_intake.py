@@ -452,7 +452,7 @@ async def test_exemplars_follow_their_series():
     }
     assert await feed(6, [3, 3], 20) == {"c_total": 0.5, "h_bucket": 0.5}
     assert await feed(7, [4, 3], 30, exemplars=[exemplar(0.9, 29)]) == {"c_total": 0.9, "h_bucket": 0.9}
-    assert await feed(1, [1, 0], 50, start=40) == {}
+    assert await feed(8, [5, 3], 50, start=40) == {}
     assert not subject.read().exemplars
 
 
@@ -482,6 +482,17 @@ async def test_a_text_that_is_not_utf8_costs_only_its_point():
     assert subject.dropped("malformed") == 1
     await subject.exporter.export(Batch(Signal.METRICS, good.replace(b"shop", b"sh\xffp"), context=BatchContext()))
     assert subject.dropped("malformed") == 3
+
+
+@pytest.mark.parametrize("accept", [TEXT, OPENMETRICS, PROTOBUF])
+async def test_a_lone_surrogate_does_not_break_the_page(accept):
+    """Protobuf can't carry one, but a page that fails for it would fail for everybody."""
+    subject = Subject()
+    await subject.feed(gauge("g", point(1, a="b")))
+    (family,) = subject.exporter.store.families.values()
+    (series,) = family.series.values()
+    family.help, series.labels = "\ud800", 'a="\ud800"'
+    assert subject.read(accept).value("g", a="?") == 1
 
 
 async def test_labels_of_unreasonable_length_are_dropped():
