@@ -43,21 +43,22 @@ class Sender:
     Attributes:
         acknowledged: the texts that the sidecar has taken, in order.
         repeated: the texts of requests that were sent more than once, since no answer came.
-        refusals: how often the sidecar said to come again.
-        failures: how often there was no answer.
+        refusals: what the sidecar said when it told to come again.
+        failures: what went wrong when there was no answer.
     """
 
     def __init__(self, name: str, ports: Ports, *, size: int = 5, padding: int = 0, pause: float = 0.0) -> None:
         self.name = name
         self.acknowledged: list[str] = []
         self.repeated: set[str] = set()
-        self.refusals = 0
+        self.refusals: list[str] = []
         self.failures: list[str] = []
         self._ports = ports
         self._size = size
         self._padding = padding
         self._pause = pause
         self._number = 0
+        self._is_over = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -73,6 +74,13 @@ class Sender:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
+    async def finish(self) -> None:
+        """Stop once the request under way has been acknowledged."""
+        self._is_over = True
+        if self._task is not None:
+            await self._task
+            self._task = None
+
     async def connect(self, stack: contextlib.AsyncExitStack) -> None:
         """Open what is kept open over all requests."""
 
@@ -83,7 +91,7 @@ class Sender:
     async def _run(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
             await self.connect(stack)
-            while True:
+            while not self._is_over:
                 request = logs_request(self._size, body=f"{self.name}-{self._number:06}", pad="x" * self._padding)
                 texts = [record.body.string_value for record in request.resource_logs[0].scope_logs[0].log_records]
                 await self._deliver(request.SerializeToString(), texts)
@@ -94,8 +102,8 @@ class Sender:
         while True:
             try:
                 await self.post(body)
-            except Again:
-                self.refusals += 1
+            except Again as answer:
+                self.refusals.append(str(answer))
                 await asyncio.sleep(0.1)
             except (OSError, aiohttp.ClientError, TimeoutError) as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
@@ -124,7 +132,7 @@ class HttpSender(Sender):
             text = await response.read()
             if response.status in RETRYABLE:
                 assert "Retry-After" in response.headers
-                raise Again
+                raise Again(f"{response.status} {text!r}")
             if response.status != 200:
                 raise Refused(f"{response.status} {text!r}")
 
@@ -142,7 +150,7 @@ class GrpcSender(Sender):
             await self._call(body, timeout=10)
         except grpc.aio.AioRpcError as error:
             if any(key.startswith("google.rpc.retryinfo") for key, _ in error.trailing_metadata()):
-                raise Again from None
+                raise Again(error.details()) from None
             if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
                 raise ConnectionError(error.details()) from None
             raise Refused(repr(error)) from None
