@@ -20,7 +20,7 @@ from sidecar.signals import Signal
 
 _TICK: Final = 1.0
 # Who sends lines can't be asked to send them again: so many requests wait for a pipeline that has no room.
-_MAX_WAITING: Final = 30
+MAX_WAITING: Final = 30
 _MAX_RECORDS: Final = 1000
 
 
@@ -142,7 +142,7 @@ class DogStatsDIntake:
                     self._drop(one, error.reason)
 
     def _wait(self, one: _Waiting) -> None:
-        if len(self._waiting) >= _MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING:
             self._drop(self._waiting.popleft(), "queue_full")
         self._waiting.append(one)
 
