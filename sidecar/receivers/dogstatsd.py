@@ -16,6 +16,8 @@ from sidecar.signals import Signal
 # Clients pack at most 8 KiB. Nothing in the protocol says so, and a longer packet is no harm yet.
 _MAX_PACKET: Final = 1 << 20
 _PREFIX: Final = 4
+# Of the loop: one to accept who has connected, one to begin, one to read, and one more for other loops' habits.
+_LAST_TURNS: Final = 4
 
 
 class DogStatsDSettings(AggregationSettings):
@@ -133,12 +135,14 @@ class PacketServer:
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(self), sock=one.dup())
 
     async def close(self) -> None:
-        """Let go of the socket and of every connection. Works twice, and without `open`."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """Read what has arrived, and let go of the socket and of every connection. Works twice, and without `open`."""
+        if self._server is None:
+            return
+        for _ in range(_LAST_TURNS):
+            await asyncio.sleep(0)
+        self._server.close()
+        self._server = None
         self._own.close()
-        await asyncio.sleep(0)  # what has arrived is read
         for connection in list(self.connections):
             connection.close()
 

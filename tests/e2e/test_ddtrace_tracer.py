@@ -64,6 +64,33 @@ async def test_nothing_is_lost_over_a_hundred_flushes(tmp_path, env):
     assert last.get("_dd.stats_computed") == ("true" if "DD_TRACE_STATS_COMPUTATION_ENABLED" in env else None)
 
 
+@pytest.mark.parametrize("native", ["true", "false"])
+async def test_events_and_links_arrive_in_either_form(tmp_path, native):
+    """As the protocol's own, which v0.4 has, and as the texts that v0.5 has instead; made with OpenTelemetry's API."""
+    program = """
+import ddtrace.auto
+from opentelemetry import trace
+tracer = trace.get_tracer("scope")
+with tracer.start_as_current_span("first") as first:
+    pass
+with tracer.start_as_current_span("second", links=[trace.Link(first.get_span_context(), {"why": "test"})]) as span:
+    span.add_event("event", {"n": 1, "flag": True, "list": ["a", "b"]})
+from ddtrace.trace import tracer as own
+own.shutdown()
+"""
+    async with recording(tmp_path) as host:
+        env = {"DD_TRACE_OTEL_ENABLED": "true", "DD_TRACE_NATIVE_SPAN_EVENTS": native}
+        assert "ERROR" not in await host.run(program, **env)
+        await host.sink.wait_for_items(2, Signal.TRACES)
+        await host.end()
+    spans = {plain(span.attributes)["resource.name"]: span for span, _ in host.spans()}
+    (link,) = spans["second"].links
+    assert (link.trace_id, link.span_id) == (spans["first"].trace_id, spans["first"].span_id)
+    assert plain(link.attributes) == {"why": "test"}
+    (event,) = spans["second"].events
+    assert (event.name, plain(event.attributes)) == ("event", {"n": 1, "flag": True, "list": ["a", "b"]})
+
+
 async def test_a_tracer_sends_again_what_there_was_no_room_for():
     """It understands 429, and complains of nothing; each span arrives once."""
     async with running(sink=Fickle(Retryable("full", reason="queue_full"), 3)) as agent:

@@ -69,6 +69,23 @@ async def test_unix_sockets_of_both_kinds(tmp_path):
     assert not stream.exists()
 
 
+async def test_what_was_sent_before_a_stop_is_read(tmp_path):
+    """On every socket, also by who has connected only just."""
+    settings = f"{{endpoint: '127.0.0.1:0', socket: '{tmp_path}/d.sock', stream_socket: '{tmp_path}/s.sock'}}"
+    async with running(settings) as (receiver, bench):
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream,
+        ):
+            stream.connect(f"{tmp_path}/s.sock")
+            stream.sendall(struct.pack("<I", 5) + b"a:1|c")
+            datagram.sendto(b"b:1|c", f"{tmp_path}/d.sock")
+            udp.sendto(b"c:1|c", ("127.0.0.1", receiver.port))
+            await receiver.stop()
+        assert names(bench) == ["a", "b", "c"]
+
+
 async def test_a_packet_too_large_to_be_true_ends_its_connection(tmp_path):
     """It is counted, and others go on."""
     path = tmp_path / "s.sock"

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from config import Duration, Endpoint, Ratio, SettingError, Size
-from sidecar.batch import Batch, BatchContext
+from sidecar.batch import Batch
 from sidecar.callers import Callers
 from sidecar.component import Context, Receiver
 from sidecar.dogstatsd import AggregationSettings, DogStatsDIntake
@@ -104,7 +104,7 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
             "/dogstatsd/v2/proxy": self._dogstatsd,
         }
         for version in get_args(Version):
-            served[f"/{version}/traces"] = Traces(self, version)
+            served[f"/{version}/traces"] = functools.partial(self._traces, version)
         for path, handler in served.items():
             for method in ("POST", "PUT"):
                 lease.route(method, path, self._answering(handler))
@@ -163,40 +163,39 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
 
     async def _swallow(self, request: web.BaseRequest) -> web.Response:
         """Answer what goes no further: a tracer's telemetry of itself, and questions for remote configuration."""
-        await self.read(request)
+        await self._read(request)
         return _json(b"{}")
 
     async def _stats(self, request: web.BaseRequest) -> web.Response:
-        self.check_served(Signal.METRICS)
-        data = await self.read(request)
+        self._check_served(Signal.METRICS)
+        data = await self._read(request)
         if media_type(request) not in {_MSGPACK, ""}:
             raise UnsupportedMedia(f"Content-Type {media_type(request)!r} is not accepted; accepted: {_MSGPACK}")
         message = client_stats.convert(data, _tracer(request))
-        await self.hand_on(request, Batch(Signal.METRICS, message=message, context=self.context_of(request)))
+        await self._hand_on(request, Batch(Signal.METRICS, message=message, context=self._callers.of_http(request)))
         return _json(b"{}")
 
     async def _dogstatsd(self, request: web.BaseRequest) -> web.Response:
-        self.check_served(Signal.METRICS)
-        self._lines.take(await self.read(request))
+        self._check_served(Signal.METRICS)
+        self._lines.take(await self._read(request))
         return _json(b"{}")
 
-    async def take_traces(self, request: web.BaseRequest, version: Version) -> web.Response:
-        """Take in a request for traces."""
-        self.check_served(Signal.TRACES)
+    async def _traces(self, version: Version, request: web.BaseRequest) -> web.Response:
+        self._check_served(Signal.TRACES)
         media = media_type(request)
         json = version in _WITH_JSON and media in _JSON_TYPES
         if not json and media != _MSGPACK:
             raise UnsupportedMedia(f"Content-Type {media!r} is not accepted; accepted: {_MSGPACK}")
-        data = await self.read(request)
+        data = await self._read(request)
         tracer = _tracer(request)
         if len(data) > _THREAD_ABOVE:
             payload, converted = await asyncio.to_thread(self._convert, version, data, tracer, json=json)
         else:
             payload, converted = self._convert(version, data, tracer, json=json)
         if converted.spans:
-            context = self.context_of(request)
+            context = self._callers.of_http(request)
             batch = Batch(Signal.TRACES, converted.data, context=context, items=converted.spans)
-            await self.hand_on(request, batch)
+            await self._hand_on(request, batch)
         self.context.dropped(Signal.TRACES, "malformed", payload.malformed)
         self.context.dropped(Signal.TRACES, "invalid_id", converted.invalid)
         self._count_left_out(request)
@@ -215,7 +214,7 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
         # A tracer that has the rates already need not read them again.
         return _json(b"{}" if known == self._rates_version else self._rates, **{_RATES_VERSION: self._rates_version})
 
-    async def hand_on(self, request: web.BaseRequest, batch: Batch) -> None:
+    async def _hand_on(self, request: web.BaseRequest, batch: Batch) -> None:
         """Give a batch to the pipelines.
 
         Raises:
@@ -234,18 +233,14 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
             after = 1.0 if error.after is None else error.after
             raise RateLimited(str(error), after=after, reason=error.reason) from None
 
-    async def read(self, request: web.BaseRequest) -> bytes:
+    async def _read(self, request: web.BaseRequest) -> bytes:
         """A request's body."""
         return await read_body(request, self.settings.max_request_body_size, within=self.settings.read_timeout)
 
-    def check_served(self, signal: Signal) -> None:
+    def _check_served(self, signal: Signal) -> None:
         """Refuse what no pipeline takes. Raises NotServed."""
         if not self.emit.accepts(signal):
             raise NotServed(f"receivers.{self.context.id} is in no {signal.value} pipeline")
-
-    def context_of(self, request: web.BaseRequest) -> BatchContext:
-        """Who is sending."""
-        return self._callers.of_http(request)
 
     def _count_refused(self, error: DeliveryError) -> None:
         self.context.meter.counter(
@@ -262,18 +257,6 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
             self.context.meter.counter(
                 "sidecar_datadog_tracer_dropped_spans", "Spans that tracers have left out by themselves."
             ).add(int(spans[:18]))
-
-
-class Traces:
-    """One version's path."""
-
-    def __init__(self, receiver: DatadogReceiver, version: Version) -> None:
-        self._receiver = receiver
-        self._version = version
-
-    async def __call__(self, request: web.BaseRequest) -> web.Response:
-        """Take in one request."""
-        return await self._receiver.take_traces(request, self._version)
 
 
 class Description(NamedTuple):
