@@ -42,9 +42,14 @@ class Connection(web.RequestHandler):
         self.head_since = 0.0
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes in. Where a request is awaited and they don't complete its head, the clock runs."""
+        """Take bytes in. Where they begin a request's head and don't complete it, the clock runs.
+
+        It runs also where the request before is not quite done: the client may know its answer sooner than we do.
+        """
+        served, request = self._request_count, self._current_request
+        is_body = request is not None and not request.content.is_eof()
         super().data_received(data)
-        if not self._awaits_request:
+        if is_body or self._request_count > served:
             self.head_since = 0.0
         elif not self.head_since and data:
             self.head_since = self._loop.time()
@@ -52,10 +57,11 @@ class Connection(web.RequestHandler):
     @property
     def is_idle(self) -> bool:
         """Whether it waits for a request of which nothing has come yet."""
-        return self._awaits_request and not self.head_since
+        return self.awaits_request and not self.head_since
 
     @property
-    def _awaits_request(self) -> bool:
+    def awaits_request(self) -> bool:
+        """Whether it is serving none."""
         # Without a waiter a request is being served, or the connection is so new that its task has not begun.
         waiter = self._waiter
         return not self._request_count if waiter is None else not waiter.done()
@@ -131,7 +137,9 @@ class Connections(web.Server):
             return
         now = self._loop.time()
         for connection in list(self._connections):
-            if isinstance(connection, Connection) and connection.head_since and now - connection.head_since > limit:
+            if not isinstance(connection, Connection) or not connection.head_since:
+                continue
+            if connection.awaits_request and now - connection.head_since > limit:
                 connection.force_close()
         self._sweep = self._loop.call_later(limit / 4, self._close_slow)
 

@@ -197,6 +197,25 @@ async def test_a_head_that_comes_too_slowly_is_given_up():
         assert await trickle == b""
 
 
+async def test_a_head_that_begins_while_another_request_is_served_is_given_up_too():
+    """But not before that request has its answer."""
+    let_go = asyncio.Event()
+
+    async def held(_request):
+        await let_go.wait()
+        return web.Response(text="done")
+
+    settings = HttpServerSettings(read_header_timeout=Duration("100ms"))
+    async with opened(lease(settings, a=held)) as served, connect(served.port) as wire:
+        await wire.send(request("POST", "/a"))
+        await until(lambda: served.active)
+        await wire.send(b"POST /a HTTP")
+        await asyncio.sleep(0.2)
+        let_go.set()
+        assert (await wire.answer()).body == b"done"
+        assert await wire.rest() == b""
+
+
 async def test_the_time_for_a_head_begins_anew_with_each_request():
     """A connection may live much longer than a head may take."""
     settings = HttpServerSettings(read_header_timeout=Duration("200ms"))
