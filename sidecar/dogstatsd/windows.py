@@ -114,7 +114,7 @@ class _Values(_Series):
         self.distribution = Distribution()
 
     def add(self, sample: Sample) -> None:
-        times = min(round(1 / sample.rate), _MAX_TIMES) if sample.rate < 1 else 1
+        times = round(min(1 / sample.rate, _MAX_TIMES)) if sample.rate < 1 else 1
         for number in sample.numbers:
             self.distribution.add(number, times)
 

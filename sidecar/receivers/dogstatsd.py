@@ -10,7 +10,7 @@ from typing import Final
 from config import Endpoint, SettingError, Size
 from sidecar.component import Context, Receiver
 from sidecar.dogstatsd import AggregationSettings, DogStatsDIntake
-from sidecar.net.datagrams import Datagrams, OwnSockets
+from sidecar.net.own_sockets import Datagrams, OwnSockets
 from sidecar.signals import Signal
 
 # Clients pack at most 8 KiB. Nothing in the protocol says so, and a longer packet is no harm yet.

@@ -197,6 +197,32 @@ async def test_what_will_never_pass_is_dropped_with_its_reason():
     assert bench.dropped == {(Signal.METRICS, "filtered"): 2}
 
 
+_EXTREME = st.sampled_from([b"0", b"-0.0", b"5e-324", b"-5e-324", b"1.7e308", b"-1.7e308", b"1e-200", b"1"])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"c", b"g", b"h", b"ms", b"d", b"s"]),
+            st.lists(_EXTREME, min_size=1, max_size=4),
+            _EXTREME,
+            st.binary(max_size=10).filter(lambda tags: b"|" not in tags and b"\n" not in tags),
+        ),
+        max_size=20,
+    )
+)
+async def test_no_numbers_do_any_harm(samples):
+    """However large or small, and whatever their rates: all are handed on or counted."""
+    receiver, bench = made()
+    for kind, values, rate, tags in samples:
+        receiver.intake.take(b"n:%s|%s|@%s|#%s" % (b":".join(values), kind, rate, tags))
+    await receiver.intake.flush()
+    assert len(bench.sink) <= len(samples) >= sum(bench.dropped.values())
+    assert len(samples) == bench.metrics.value("sidecar_dogstatsd_lines")
+    for metric in items(bench, Signal.METRICS):
+        assert points(metric)
+
+
 @given(
     st.lists(st.floats(-1e12, 1e12).filter(lambda x: x == 0 or abs(x) > 1e-12), min_size=1, max_size=30),
     st.integers(1, 3),
