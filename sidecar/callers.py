@@ -93,6 +93,14 @@ class Callers:
             "grpc", peer, call.invocation_metadata() or (), b"".join(name).decode("utf-8", "replace")
         )
 
+    def admit(self, context: BatchContext) -> None:
+        """Let a caller in, before its request is read.
+
+        Raises:
+            Retryable: memory is short, and this caller has to wait.
+        """
+        self._context.admission.check(context)
+
     def _context_of(self, transport: str, peer: str, headers: Headers, certificate: str) -> BatchContext:
         texts = _joined(headers)
         identity = None

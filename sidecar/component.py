@@ -11,11 +11,12 @@ import logging
 import types
 import typing
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from config import ComponentId, Settings
+from sidecar.admission import Admission
 from sidecar.batch import Batch, Identity
 from sidecar.net import Listeners
 from sidecar.signals import Signal
@@ -80,6 +81,7 @@ class Context:
         listeners: HTTP and gRPC servers, shared by everything that names the same endpoint.
         health: the component's word on itself.
         board: the health of the whole, for extensions that show it.
+        admission: who may come in while memory is short. Receivers ask before they read a request.
     """
 
     id: ComponentId
@@ -92,6 +94,7 @@ class Context:
     spawner: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
     extensions: Mapping[ComponentId, Extension[Any]]
     on_dropped: Callable[[Signal, str, int], None]
+    admission: Admission = field(default_factory=Admission)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str = "task") -> asyncio.Task[None]:
         """Run a coroutine beside the component, from `start` on; it is cancelled after the component has stopped.

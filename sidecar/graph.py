@@ -13,6 +13,7 @@ from typing import Any
 from config import ComponentId, SettingError
 from config.problems import ConfigError, Problem
 from config.resolve import Resolved, ResolvedPipeline
+from sidecar.admission import Admission
 from sidecar.component import Clock, Connector, Context, Exporter, Extension, Kind, Processor, Storage
 from sidecar.delivery import DeliverySettings
 from sidecar.net import Listeners
@@ -36,6 +37,7 @@ class Host:
     board: HealthBoard = field(default_factory=HealthBoard)
     listeners: Listeners = field(default_factory=Listeners)
     clock: Clock = time
+    admission: Admission = field(default_factory=Admission)
     tracing: Tracing = field(default_factory=Tracing)
 
 
@@ -266,6 +268,7 @@ class GraphBuilder:
             spawner=tasks.spawn,
             extensions=extensions,
             on_dropped=drops,
+            admission=self._host.admission,
         )
         settings = self._resolved.components[key.kind.value, key.id].settings
         try:
@@ -311,7 +314,9 @@ class GraphBuilder:
                     by_signal.setdefault(Signal(pipeline.signal), []).append(routes[pipeline.id])
             gate = graph.point(node, by_signal)
             if node.intake is None:
-                node.intake = node.component.emit = ObservedConsumer(gate, node.meter, str(node.key), self._tracing)
+                node.intake = node.component.emit = ObservedConsumer(
+                    gate, node.meter, self._host.admission, str(node.key), self._tracing
+                )
 
     def _sink(self, node: Node) -> Sink:
         exporter: Exporter[Any] = node.component

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from processors.memory_limiter.measure import ControlGroup, control_group, physical, resident
-from sidecar import Batch, Context, Duration, Processor, Retryable, SettingError, Settings, StartError
+from sidecar import (
+    Batch,
+    Context,
+    Duration,
+    Permanent,
+    Processor,
+    Retryable,
+    SettingError,
+    Settings,
+    StartError,
+)
+from sidecar.severity import ERROR, INFO, WARN, severity
 
 _MIB: Final = 1 << 20
 # By default a fifth of the limit is kept for what comes in between two measurements.
@@ -56,7 +67,11 @@ class MemoryLimiterSettings(Settings):
 
 
 class MemoryLimiter(Processor[MemoryLimiterSettings]):
-    """Passes everything, or refuses everything with a retryable error while memory is above the soft limit.
+    """Refuses data with a retryable error while memory is above the soft limit: all of them from the hard limit on.
+
+    Between the two, those go first that matter least: what is below INFO at the soft limit, INFO half-way, warnings
+    after three quarters, errors at the hard limit. Receivers ask before they read a request, and those callers are
+    refused there who have sent the most.
 
     Two things are measured: the resident memory of this process, against the limits of the settings; and where a
     control group has a limit, all that is in use in it, since at its end this process ends too. Memory is measured when
@@ -69,8 +84,10 @@ class MemoryLimiter(Processor[MemoryLimiterSettings]):
         super().__init__(settings, context)
         self._limits: tuple[Limit, ...] = ()
         self._excess = ""
+        self._pressure = -1.0
         self._next_check = float("-inf")
         self._last_release = float("-inf")
+        self._unwatch: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Find out how much there is.
@@ -88,6 +105,12 @@ class MemoryLimiter(Processor[MemoryLimiterSettings]):
             ) from error
         for limit in self._limits:
             self.context.logger.debug("refusing data above %s", limit)
+        self._unwatch()
+        self._unwatch = self.context.admission.watch(self.pressure)
+
+    async def stop(self) -> None:
+        """Let everybody in."""
+        self._unwatch()
 
     def process(self, batch: Batch) -> Batch:
         """The batch itself.
@@ -95,14 +118,19 @@ class MemoryLimiter(Processor[MemoryLimiterSettings]):
         Raises:
             Retryable: memory is short.
         """
+        pressure = self.pressure()
+        if pressure >= 0 and pressure >= _patience(batch):
+            after = max(float(self.settings.check_interval), _MIN_AFTER)
+            raise Retryable(f"memory is short: {self._excess}", after=after, reason="memory")
+        return batch
+
+    def pressure(self) -> float:
+        """Where memory is between the soft limit (0) and the hard one (1); below 0 where there is enough."""
         now = self.context.clock.monotonic()
         if now >= self._next_check:
             self._next_check = now + self.settings.check_interval
             self._check(now)
-        if self._excess:
-            after = max(float(self.settings.check_interval), _MIN_AFTER)
-            raise Retryable(f"memory is short: {self._excess}", after=after, reason="memory")
-        return batch
+        return self._pressure
 
     def _check(self, now: float) -> None:
         over = self._over()
@@ -117,6 +145,7 @@ class MemoryLimiter(Processor[MemoryLimiterSettings]):
                 self._last_release = now
                 _give_back()
                 over = self._over()
+        self._pressure = over[0].pressure(over[1]) if over is not None else -1.0
         before, self._excess = self._excess, over[0].exceeded_by(over[1]) if over is not None else ""
         if self._excess:
             self.context.health.degraded(f"data are refused: {self._excess}; give it more memory, or send less")
@@ -153,9 +182,24 @@ class Limit:
             f"{self.soft // _MIB} MiB of {self.what}, the limit of {self.hard // _MIB} MiB less what may come at once"
         )
 
+    def pressure(self, used: int) -> float:
+        """Where that is between the two limits: 0 just above the soft one, 1 at the hard one."""
+        return (used - self.soft) / max(1, self.hard - self.soft)
+
     def exceeded_by(self, used: int) -> str:
         """What is wrong, in words."""
         return f"{used // _MIB} MiB of {self.what} are in use, above {self.soft // _MIB} MiB"
+
+
+def _patience(batch: Batch) -> float:
+    """Up to which pressure a batch passes: errors longest, what is below INFO not at all."""
+    try:
+        urgency = severity(batch)
+    except Permanent:
+        return 0.0
+    if urgency < INFO:
+        return 0.0
+    return 1.0 if urgency >= ERROR else 0.75 if urgency >= WARN else 0.5
 
 
 def _limits(settings: MemoryLimiterSettings, group: ControlGroup | None) -> Iterator[Limit]:

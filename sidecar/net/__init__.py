@@ -6,8 +6,8 @@ import os
 # matters comes as an exception too.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from sidecar.net.grpc_server import GrpcLease, GrpcServerSettings
+from sidecar.net.grpc_server import Door, GrpcLease, GrpcServerSettings
 from sidecar.net.http_server import HttpLease, HttpServerSettings
 from sidecar.net.listeners import Listeners
 
-__all__ = ["GrpcLease", "GrpcServerSettings", "HttpLease", "HttpServerSettings", "Listeners"]
+__all__ = ["Door", "GrpcLease", "GrpcServerSettings", "HttpLease", "HttpServerSettings", "Listeners"]

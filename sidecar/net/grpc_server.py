@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
 import grpc.aio
@@ -77,6 +78,19 @@ class GrpcServerSettings(Settings):
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What stands before a method.
+
+    Attributes:
+        is_watched: whether callers are looked at now. Looking costs a little.
+        admit: raises a DeliveryError for a caller that has to stay outside.
+    """
+
+    is_watched: Callable[[], bool]
+    admit: Callable[[GrpcContext], None]
+
+
 class GrpcLease(Lease[GrpcServerSettings, MethodHandler]):
     """One component's part of a gRPC server. Handlers take and return bytes: decoding errors are ours to answer.
 
@@ -84,14 +98,33 @@ class GrpcLease(Lease[GrpcServerSettings, MethodHandler]):
     answered UNAVAILABLE.
     """
 
-    def unary(self, service: str, method: str, handler: UnaryHandler) -> None:
+    def unary(self, service: str, method: str, handler: UnaryHandler, door: Door | None = None) -> None:
         """Serve a unary method. Call it before `open`.
+
+        Args:
+            service: its name.
+            method: its name.
+            handler: called for each request.
+            door: turns callers away before their message is read.
 
         Raises:
             SettingError: the method is another component's, which the message names.
         """
         path = f"/{service}/{method}"
-        self.claim(path, grpc.unary_unary_rpc_method_handler(self._guard(path, handler)))
+        ordinary: MethodHandler = grpc.unary_unary_rpc_method_handler(self._guard(path, handler))
+        if door is None:
+            self.claim(path, ordinary)
+            return
+        admit = door.admit
+
+        async def guarded(messages: AsyncIterator[bytes], context: GrpcContext) -> bytes:
+            admit(context)
+            return await handler(await anext(messages), context)
+
+        # To the library a stream of one message is the same on the wire; but it reads none before it is asked to.
+        careful: MethodHandler = grpc.stream_unary_rpc_method_handler(self._guard(path, guarded))
+        is_watched = door.is_watched
+        self.claim(path, lambda: careful if is_watched() else ordinary)
 
     def client_stream(self, service: str, method: str, handler: StreamHandler) -> None:
         """Serve a client-streaming method. As `unary`."""
@@ -127,7 +160,9 @@ class _Dispatch(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> MethodHandler:
         claim = self._table.get(handler_call_details.method)
-        return claim.handler if claim is not None else None
+        if claim is None:
+            return None
+        return claim.handler() if callable(claim.handler) else claim.handler
 
 
 class GrpcServer(SharedServer[GrpcServerSettings, MethodHandler]):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from sidecar.admission import Admission
 from sidecar.batch import Batch
 from sidecar.component import Consumer, Processor
 from sidecar.errors import DeliveryError
@@ -83,13 +84,21 @@ class Step:
 
 
 class ObservedConsumer:
-    """A consumer with a receiver's or a connector's counts and spans around it."""
+    """A consumer with a receiver's or a connector's counts and spans around it, and an account of who sends what."""
 
-    def __init__(self, consumer: Consumer, meter: Meter, name: str, tracing: Callable[[], Tracing] = Tracing) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        meter: Meter,
+        admission: Admission,
+        name: str,
+        tracing: Callable[[], Tracing] = Tracing,
+    ) -> None:
         self.consumer = consumer
         self._name = name
         self._tracing = tracing
         self._meter = meter
+        self._admission = admission
         self._counters: dict[tuple[str, Signal, str], Counter] = {}
 
     def accepts(self, signal: Signal) -> bool:
@@ -100,6 +109,8 @@ class ObservedConsumer:
         """Hand on, and count as accepted, refused (by what follows) or failed (inside the sidecar)."""
         # Counted before: the batches belong to the consumer from the call on.
         counts = [(batch.signal, batch.context.transport, len(batch)) for batch in batches]
+        for batch in batches:
+            self._admission.note(batch.context, len(batch))
         outcome = "failed"
         try:
             with self._tracing().span(self._name, "server", batches[0]):

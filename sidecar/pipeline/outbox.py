@@ -29,9 +29,9 @@ from sidecar.errors import DeliveryError, Permanent, Retryable, TooLarge
 from sidecar.pipeline.backlog import Backlog, Entry, Shipment
 from sidecar.pipeline.ledger import Balance, Held
 from sidecar.pipeline.observe import Drops, ExporterCounts
-from sidecar.pipeline.severity import severity
 from sidecar.pipeline.stored_backlog import StoredBacklog
 from sidecar.pipeline.throttle import Throttle, backoff
+from sidecar.severity import severity
 from sidecar.signals import Signal
 from sidecar.storage import StorageError
 from sidecar.telemetry.tracing import Tracing

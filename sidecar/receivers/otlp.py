@@ -15,7 +15,7 @@ from sidecar.batch import Batch, BatchContext
 from sidecar.callers import AuthSettings, Callers, networks
 from sidecar.component import Context, Receiver
 from sidecar.errors import DeliveryError, NotServed, Retryable
-from sidecar.net import GrpcLease, GrpcServerSettings, HttpLease, HttpServerSettings, otlp_json
+from sidecar.net import Door, GrpcLease, GrpcServerSettings, HttpLease, HttpServerSettings, otlp_json
 from sidecar.net.body import CODINGS, read_body
 from sidecar.net.cors import Cors, CorsSettings
 from sidecar.net.salvage import Received, receive
@@ -121,7 +121,10 @@ class OtlpReceiver(Receiver[OtlpSettings]):
             self.context, settings.auth, include_metadata=settings.include_metadata, path=("protocols", "grpc")
         )
         for signal, schema in SCHEMAS.items():
-            lease.unary(schema.grpc_service, "Export", GrpcExport(Intake(self, signal, "grpc"), callers))
+            export = GrpcExport(Intake(self, signal, "grpc"), callers)
+            lease.unary(
+                schema.grpc_service, "Export", export, Door(lambda: self.context.admission.is_short, export.admit)
+            )
         return lease
 
     def _lease_http(self, settings: OtlpHttpSettings) -> HttpLease:
@@ -234,6 +237,14 @@ class GrpcExport:
         self._intake = intake
         self._callers = callers
 
+    def admit(self, call: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        """Refuse a caller before its message is read, while memory is short. Raises DeliveryError."""
+        try:
+            self._callers.admit(self._callers.of_grpc(call))
+        except DeliveryError as error:
+            self._intake.count_refused(error)
+            raise
+
     async def __call__(self, data: bytes, call: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         """Take in one request."""
         intake = self._intake
@@ -273,6 +284,7 @@ class HttpExport:
             if not json and media not in PROTOBUF_TYPES:
                 raise UnsupportedMedia(f"Content-Type {media!r} is not accepted; accepted: {PROTOBUF}, {JSON}")
             context = self._callers.of_http(request)
+            self._callers.admit(context)
             data = await read_body(request, self._max_size, within=self._within, codings=self._codings)
             received = await intake.read(data, json=json)
             if request.transport is None:

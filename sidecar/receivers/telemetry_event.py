@@ -186,6 +186,7 @@ class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
         try:
             _check_media_type(request)
             context = self._callers.of_http(request)
+            self._callers.admit(context)
             body = await read_body(request, self.settings.max_body_size, within=self.settings.read_timeout)
             sent = from_json(body, self.settings.max_events)
             taken = await self._take(sent, context)
@@ -210,6 +211,7 @@ class TelemetryEventReceiver(Receiver[TelemetryEventSettings]):
     async def _take_message(self, data: bytes, call: GrpcContext, response: TelemetryBatchResponse) -> None:
         try:
             context = self._callers.of_grpc(call)
+            self._callers.admit(context)
             if len(data) > self.settings.max_body_size:
                 raise TooLarge(f"the batch has {len(data)} bytes, and the limit is {self.settings.max_body_size}")
             taken = await self._take(from_protobuf(data, self.settings.max_events), context)

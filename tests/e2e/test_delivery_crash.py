@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from support.delivery import GrpcSender, GrpcSink, HttpSender, Ports, rounds
+from support.delivery import GrpcSender, GrpcSink, HttpSender, Ports, seeds
 from support.processes import ManagedProcess, SidecarProcess
 
 DOCUMENT = """
@@ -126,7 +126,7 @@ class Harness:
             assert arrived == sorted(arrived, key=lambda text: (text.split()[0], int(text.split()[1])))
 
 
-@pytest.mark.parametrize("seed", range(rounds(1, "CRASHES", ci=4) // 10 or rounds(1, "CRASHES", ci=4)))
+@pytest.mark.parametrize("seed", seeds("CRASHES", each=10, small=10, ci=50))
 async def test_what_was_acknowledged_survives_every_crash(tmp_path, seed):
     """All of it arrives, at most one batch per crash twice, in each sender's order."""
     async with GrpcSink() as sink, Harness(tmp_path, sink, seed=seed) as harness:
@@ -138,10 +138,11 @@ async def test_what_was_acknowledged_survives_every_crash(tmp_path, seed):
     harness.check_order()
 
 
-async def test_it_survives_while_the_sink_is_down_for_most_of_the_time(tmp_path):
+@pytest.mark.parametrize("seed", seeds("CRASHES", each=8, small=8, ci=16))
+async def test_it_survives_while_the_sink_is_down_for_most_of_the_time(tmp_path, seed):
     """The sink is there in one round of four; nothing is lost, and the order stays."""
-    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=2) as harness:
-        for number in range(rounds(8, "CRASHES", ci=20)):
+    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=100 + seed) as harness:
+        for number in range(8):
             sink.is_down = number % 4 != 3
             await harness.crash()
         sink.is_down = False
@@ -150,11 +151,12 @@ async def test_it_survives_while_the_sink_is_down_for_most_of_the_time(tmp_path)
     harness.check_order()
 
 
-async def test_a_full_disk_refuses_and_loses_nothing(tmp_path):
+@pytest.mark.parametrize("seed", seeds("CRASHES", each=3, small=3, ci=6))
+async def test_a_full_disk_refuses_and_loses_nothing(tmp_path, seed):
     """While no file can grow, senders are told to come again; what was acknowledged before and after arrives."""
-    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=3) as harness:
+    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=200 + seed) as harness:
         sink.is_down = True
-        for number in range(rounds(3, "CRASHES", ci=6)):
+        for number in range(3):
             async with harness.running() as process:
                 await harness.until_acknowledged(20)
                 size = max(path.stat().st_size for path in harness.store.iterdir())
@@ -178,7 +180,7 @@ async def test_a_full_disk_refuses_and_loses_nothing(tmp_path):
 async def test_the_quota_of_the_storage_refuses_and_loses_nothing(tmp_path):
     """At `max_size` senders are told to come again; when the sink is back everything flows on."""
     storage = ", max_size: 200KiB"
-    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=4, storage=storage, padding=500) as harness:
+    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=300, storage=storage, padding=500) as harness:
         sink.is_down = True
         async with harness.running():
             async with asyncio.timeout(30):
@@ -190,11 +192,11 @@ async def test_the_quota_of_the_storage_refuses_and_loses_nothing(tmp_path):
     harness.check_order()
 
 
-@pytest.mark.parametrize("seed", range(rounds(3, "CRASHES", ci=8)))
+@pytest.mark.parametrize("seed", seeds("CRASHES", each=4, small=8, ci=20))
 async def test_flipped_bytes_cost_only_the_requests_on_their_page(tmp_path, seed):
     """Between the runs bytes of the store are flipped: what is missing lies among the dead letters or aside."""
     flips = 0
-    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=10 + seed, padding=200) as harness:
+    async with GrpcSink() as sink, Harness(tmp_path, sink, seed=400 + seed, padding=200) as harness:
         sink.is_down = True
         for _ in range(4):
             async with harness.running() as process:

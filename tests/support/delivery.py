@@ -20,9 +20,14 @@ EXPORT = f"/{SCHEMAS[Signal.LOGS].grpc_service}/Export"
 RETRYABLE = {429, 502, 503, 504}
 
 
-def rounds(small: int, name: str, ci: int) -> int:
-    """How often a harness does what it does: few times by default, more in CI, or as an environment variable says."""
+def amount(name: str, small: int, ci: int) -> int:
+    """How much of something: little by default, more in CI, or as an environment variable says."""
     return int(os.environ.get(name, ci if os.environ.get("CI") else small))
+
+
+def seeds(name: str, each: int, small: int, ci: int) -> range:
+    """As many seeds as it takes to do something so often (see `amount`), `each` times with every seed."""
+    return range(-(-amount(name, small, ci) // each))
 
 
 @dataclass
@@ -41,6 +46,7 @@ class Sender:
     """Sends numbered log records, one request after another, each until it is acknowledged.
 
     Attributes:
+        headers: sent with each request.
         acknowledged: the texts that the sidecar has taken, in order.
         repeated: the texts of requests that were sent more than once, since no answer came.
         refusals: what the sidecar said when it told to come again.
@@ -49,6 +55,7 @@ class Sender:
 
     def __init__(self, name: str, ports: Ports, *, size: int = 5, padding: int = 0, pause: float = 0.0) -> None:
         self.name = name
+        self.headers: dict[str, str] = {}
         self.acknowledged: list[str] = []
         self.repeated: set[str] = set()
         self.refusals: list[str] = []
@@ -127,7 +134,7 @@ class HttpSender(Sender):
 
     async def post(self, body: bytes) -> None:
         url = f"http://127.0.0.1:{self._ports.http}/v1/logs"
-        headers = {"Content-Type": "application/x-protobuf"}
+        headers = {"Content-Type": "application/x-protobuf", **self.headers}
         async with self._session.post(url, data=body, headers=headers) as response:
             text = await response.read()
             if response.status in RETRYABLE:
@@ -147,7 +154,8 @@ class GrpcSender(Sender):
 
     async def post(self, body: bytes) -> None:
         try:
-            await self._call(body, timeout=10)
+            metadata = [(name.lower(), value) for name, value in self.headers.items()]
+            await self._call(body, timeout=10, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             if any(key.startswith("google.rpc.retryinfo") for key, _ in error.trailing_metadata()):
                 raise Again(error.details()) from None

@@ -11,6 +11,7 @@ from sidecar.signals import Signal
 
 # Severity numbers of log records (OTLP, SeverityNumber); spans and metrics are placed among them.
 INFO: Final = 9
+WARN: Final = 13
 ERROR: Final = 17
 
 
