@@ -19,8 +19,38 @@ REQUESTS = {Signal.TRACES: traces_request, Signal.METRICS: metrics_request, Sign
 SIGNALS = list(Signal)
 
 
+class Sending:
+    """Ways to send to a receiver, of which `http` is the HTTP port and `channel` leads to the gRPC port."""
+
+    def post(self, body=b"", content_type=PROTOBUF, signal=Signal.TRACES, path=None, method="POST", **headers):
+        """One HTTP request."""
+        if content_type is not None:
+            headers["Content_Type"] = content_type
+        return exchange(self.http, method, path or SCHEMAS[signal].http_path, body, **headers)
+
+    def export(self, body=b"", signal=Signal.TRACES, **options):
+        """One gRPC call."""
+        return self.channel.unary_unary(f"/{SCHEMAS[signal].grpc_service}/Export")(body, **options)
+
+    async def refused(self, body=b"", signal=Signal.TRACES, **options):
+        """The error that a gRPC call ends with; None where it has none."""
+        try:
+            await self.export(body, signal, **options)
+        except grpc.aio.AioRpcError as error:
+            return error
+        return None
+
+
 @dataclass
-class Server:
+class Remote(Sending):
+    """A receiver of another process."""
+
+    http: int
+    channel: grpc.aio.Channel
+
+
+@dataclass
+class Server(Sending):
     """A running receiver and what it has handed on."""
 
     bench: Bench
@@ -41,24 +71,6 @@ class Server:
     def sink(self):
         """What has arrived."""
         return self.bench.sink
-
-    def post(self, body=b"", content_type=PROTOBUF, signal=Signal.TRACES, path=None, method="POST", **headers):
-        """One HTTP request."""
-        if content_type is not None:
-            headers["Content_Type"] = content_type
-        return exchange(self.http, method, path or SCHEMAS[signal].http_path, body, **headers)
-
-    def export(self, body=b"", signal=Signal.TRACES, **options):
-        """One gRPC call."""
-        return self.channel.unary_unary(f"/{SCHEMAS[signal].grpc_service}/Export")(body, **options)
-
-    async def refused(self, body=b"", signal=Signal.TRACES, **options):
-        """The error that a gRPC call ends with; None where it has none."""
-        try:
-            await self.export(body, signal, **options)
-        except grpc.aio.AioRpcError as error:
-            return error
-        return None
 
 
 @contextlib.asynccontextmanager
