@@ -213,7 +213,19 @@ def _to_try(service: Service, listeners: list[tuple[str, list[str]]]) -> list[st
     for address, paths in listeners:
         if "/v1/telemetry/events" in paths and address.startswith("http://"):
             event = '{"events":[{"source":"app","severity":"info","kind":"log","message":"hello"}]}'
-            lines.append(f"  curl {address}/v1/telemetry/events -H 'Content-Type: application/json' -d '{event}'")
+            lines.append(
+                f"  curl {_for_curl(address)}/v1/telemetry/events -H 'Content-Type: application/json' -d '{event}'"
+            )
     own = {lease.address for lease in service.own_metrics.leases}
-    lines += [f"  curl {address}/metrics" for address, paths in listeners if "/metrics" in paths and address not in own]
+    lines += [
+        f"  curl {_for_curl(address)}/metrics"
+        for address, paths in listeners
+        if "/metrics" in paths and address not in own
+    ]
     return ["", "try, from another shell", *lines] if lines else []
+
+
+def _for_curl(address: str) -> str:
+    """The address as curl takes it."""
+    scheme, _, path = address.partition("://unix://")
+    return f"--unix-socket {path} {scheme}://localhost" if path else address
