@@ -16,7 +16,10 @@ _RESOURCE: Final = {
     "version": "service.version",
     "host": "host.name",
 }
-_MAX_REMEMBERED: Final = 20_000
+# What was read is kept up to this many bytes of text: some 20,000 ordinary lists of tags.
+_MAX_REMEMBERED: Final = 1 << 20
+# Of each list, so that empty ones count, too.
+_OVERHEAD: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,18 @@ class TagReader:
 
     def __init__(self) -> None:
         self._read: dict[tuple[bytes, bytes], Tags] = {}
+        self._size = 0
 
     def read(self, tags: bytes, container: bytes = b"") -> Tags:
         """The attributes of `tags` (`a:b,c`), and of the container as the protocol's field `c:` has it."""
         key = (tags, container)
         found = self._read.get(key)
         if found is None:
-            if len(self._read) >= _MAX_REMEMBERED:
+            size = len(tags) + len(container) + _OVERHEAD
+            if self._size + size > _MAX_REMEMBERED:
                 self._read.clear()
+                self._size = 0
+            self._size += size
             found = self._read[key] = _tags(tags, container)
         return found
 

@@ -12,6 +12,7 @@ from config.problems import ConfigError
 from exporters.datadog.events import sent_check_of, sent_event_of
 from sidecar import Permanent, Retryable, Signal
 from sidecar.dogstatsd import Distribution
+from sidecar.dogstatsd.tags import TagReader
 from sidecar.dogstatsd.windows import MAX_MEMBERS
 from sidecar.receivers.dogstatsd import DogStatsDReceiver
 from sidecar.testing import Bench
@@ -264,3 +265,14 @@ def test_settings_that_can_not_be_are_refused(text, path):
     with pytest.raises(ConfigError) as error:
         made(text)
     assert ".".join(map(str, error.value.problems[0].path)) == path
+
+
+def test_tags_are_remembered_within_bounds():
+    """Senders repeat themselves; one that doesn't must not fill the memory."""
+    reader = TagReader()
+    known = reader.read(b"a:1")
+    assert reader.read(b"a:1") is known
+    for number in range(1000):
+        reader.read(b"%d:" % number + b"x" * 8000)
+    assert sum(len(tags) for tags, _ in reader._read) <= 1 << 20
+    assert reader.read(b"a:1") == known
