@@ -184,3 +184,21 @@ async def test_a_large_request_is_converted_beside_the_loop():
         assert (await agent.send(v04(chunk))).status == 200
         assert len(agent.spans) == 5000
         assert {one.trace_id for one in agent.spans} == {LOW.to_bytes(16, "big")}
+
+
+async def test_nothing_is_read_while_memory_is_short():
+    """The tracer is told to come again."""
+    async with running() as agent:
+        end = agent.receiver.context.admission.watch(lambda: 1.0)
+        assert (await agent.send(BODIES["v0.4"])).status == 503
+        end()
+        assert (await agent.send(BODIES["v0.4"])).status == 200
+        assert len(agent.spans) == 1
+
+
+async def test_many_lines_by_http_are_taken_in_parts():
+    """None of them is lost between two parts."""
+    async with running() as agent:
+        body = b"\n".join(b"n:1|c|#number:%d" % (number % 7) for number in range(2500))
+        assert (await agent.send(body, "/dogstatsd/v2/proxy", content_type=None)).status == 200
+        assert agent.bench.metrics.value("sidecar_dogstatsd_lines") == 2500

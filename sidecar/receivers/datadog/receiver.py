@@ -34,6 +34,8 @@ _JSON_TYPES: Final = frozenset({JSON, "text/json", ""})
 _WITH_JSON: Final = frozenset({"v0.3", "v0.4"})
 # A larger request is converted in a thread, so that the loop goes on meanwhile.
 _THREAD_ABOVE: Final = 1 << 18
+# How many lines are taken before others have their turn: they take the loop 3 ms.
+_LINES_AT_A_TIME: Final = 1000
 # Any program of this host may send, as it may to a port.
 _SOCKET_MODE: Final = 0o722
 _RATES_VERSION: Final = "Datadog-Rates-Payload-Version"
@@ -177,7 +179,10 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
 
     async def _dogstatsd(self, request: web.BaseRequest) -> web.Response:
         self._check_served(Signal.METRICS)
-        self._lines.take(await self._read(request))
+        lines = (await self._read(request)).split(b"\n")
+        for first in range(0, len(lines), _LINES_AT_A_TIME):
+            self._lines.take(b"\n".join(lines[first : first + _LINES_AT_A_TIME]))
+            await asyncio.sleep(0)
         return _json(b"{}")
 
     async def _traces(self, version: Version, request: web.BaseRequest) -> web.Response:
@@ -234,7 +239,8 @@ class DatadogReceiver(Receiver[DatadogReceiverSettings]):
             raise RateLimited(str(error), after=after, reason=error.reason) from None
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """A request's body."""
+        """A request's body. Raises DeliveryError."""
+        self._callers.admit(self._callers.of_http(request))
         return await read_body(request, self.settings.max_request_body_size, within=self.settings.read_timeout)
 
     def _check_served(self, signal: Signal) -> None:
