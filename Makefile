@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COMPILE := --quiet --universal --no-header --no-annotate --no-emit-index-url --generate-hashes --upgrade
 
-.PHONY: run test check bench lock format proto semconv clean
+.PHONY: run test check bench bench-quick lock format proto semconv clean
 
 run: $(VENV)/.run        ## run the sidecar with the built-in document
 	$(BIN)/sidecar run $(ARGS)
@@ -19,8 +19,11 @@ check: $(VENV)/.dev      ## lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev      ## measure, as ratios in one run
+bench: $(VENV)/.dev      ## measure beside other collectors, within five minutes; ARGS="--help" says what else
 	$(BIN)/python -m bench $(ARGS)
+
+bench-quick: $(VENV)/.dev ## within a minute: is anything slower than recorded?
+	$(BIN)/python -m bench quick $(ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
