@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import grpc
@@ -10,6 +11,7 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from support.certificates import Authority
+from support.node import missing
 from support.otlp import logs, metrics, traces
 from support.otlp_receiver import Fickle, items, plain, running
 from support.peers import Rotel, records, send
@@ -237,6 +239,29 @@ async def test_an_instrumented_program_sends_all_three_signals(protocol):
         }
     assert (record.body.string_value, record.trace_id) == ("hello", span.trace_id)
     assert plain(logs.resources()[0].resource.attributes)["service.name"] == "worker"
+    assert "jobs" in names
+
+
+LOGFIRE = """
+import logfire
+logfire.configure(send_to_logfire=False, console=False, inspect_arguments=False, service_name="worker")
+with logfire.span("work"):
+    logfire.warning("hello {name}", name="wörld")
+logfire.metric_counter("jobs").add(2)
+logfire.shutdown()
+"""
+
+
+async def test_logfire_sends_spans_and_metrics():
+    """It says its log records as spans of no length."""
+    if find_spec("logfire") is None:
+        missing("logfire", "run `make test`")
+    async with running() as server:
+        await run(LOGFIRE, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.http}"})
+        spans = spans_by_name(server)
+        names = {metric.name for metric in items(server, Signal.METRICS)}
+    assert spans["hello {name}"].parent_span_id == spans["work"].span_id
+    assert plain(spans["hello {name}"].attributes).items() >= {"logfire.msg": "hello wörld", "name": "wörld"}.items()
     assert "jobs" in names
 
 
