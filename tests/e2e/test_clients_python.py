@@ -195,6 +195,41 @@ async def test_ddtrace_sends_its_spans_as_otlp(protocol):
     assert plain(parent.attributes).items() >= {"service.name": "shop", "text": "grüß"}.items()
 
 
+DDTRACE_ALL = """
+import logging
+from ddtrace import tracer
+from opentelemetry import metrics
+with tracer.trace("web.request", service="shop", resource="GET /"):
+    logging.getLogger("app").warning("hello")
+metrics.get_meter("app").create_counter("jobs").add(2)
+tracer.shutdown()
+"""
+
+
+async def test_ddtrace_sends_metrics_and_logs_as_otlp_too():
+    """Its statistics of spans come as JSON without a scope whatever the protocol, its logs belong to their spans."""
+    async with running() as server:
+        settings = {
+            "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
+            "DD_REMOTE_CONFIGURATION_ENABLED": "false",
+            "DD_TRACE_AGENT_URL": "http://127.0.0.1:9",
+            "DD_METRICS_OTEL_ENABLED": "true",
+            "DD_LOGS_OTEL_ENABLED": "true",
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.http}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        await run(DDTRACE_ALL, settings, Path(sys.executable).parent / "ddtrace-run")
+        span = spans_by_name(server)["GET /"]
+        metrics = {metric.name: metric for metric in items(server, Signal.METRICS)}
+        (record,) = items(server, Signal.LOGS)
+        assert not server.bench.dropped
+    assert (record.body.string_value, record.trace_id) == ("hello", span.trace_id)
+    assert metrics["jobs"].sum.data_points[0].as_int == 2
+    (statistics,) = [metric for name, metric in metrics.items() if name != "jobs"]
+    assert statistics.histogram.data_points[0].count == 1
+
+
 async def run(program, settings, *launcher):
     """Run a Python program to its end."""
     async with ManagedProcess(*launcher, sys.executable, "-c", program, env=settings) as process:
