@@ -29,6 +29,11 @@ class Wire:
             self._writer.write(part.encode() if isinstance(part, str) else part)
             await self._writer.drain()
 
+    def finish(self):
+        """Say that nothing more will come."""
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+
     async def answer(self, *, body=True):
         """The next response."""
         async with asyncio.timeout(PATIENCE):
