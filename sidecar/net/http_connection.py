@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from sidecar.errors import DeliveryError, Permanent, Retryable
 from sidecar.net.shared import LAST_WORDS
@@ -35,21 +35,25 @@ class ConnectionLimits:
 class Connection(web.RequestHandler):
     """One connection. Knows since when it waits for the rest of a request's head."""
 
-    __slots__ = ("head_since",)
+    __slots__ = ("_newest_body", "head_since")
 
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(connections, **options)
         self.head_since = 0.0
+        self._newest_body: StreamReader | None = None
 
     def data_received(self, data: bytes) -> None:
         """Take bytes in. Where they begin a request's head and don't complete it, the clock runs.
 
         It runs also where the request before is not quite done: the client may know its answer sooner than we do.
         """
-        served, request = self._request_count, self._current_request
-        is_body = request is not None and not request.content.is_eof()
+        heads, body = self._request_count, self._newest_body
+        is_body = body is not None and not body.is_eof()
         super().data_received(data)
-        if is_body or self._request_count > served:
+        is_head = self._request_count > heads
+        if is_head:
+            self._newest_body = self._messages[-1][1]
+        if is_head or is_body:
             self.head_since = 0.0
         elif not self.head_since and data:
             self.head_since = self._loop.time()

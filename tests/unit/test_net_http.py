@@ -216,6 +216,20 @@ async def test_a_head_that_begins_while_another_request_is_served_is_given_up_to
         assert await wire.rest() == b""
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_body_is_not_taken_for_a_head(turns):
+    """Whenever it comes, also when the request of which it is has not quite begun to be served."""
+    settings = HttpServerSettings(read_header_timeout=Duration("50ms"))
+    async with opened(lease(settings, a=echo)) as served, connect(served.port) as wire:
+        for _ in range(2):
+            await wire.send(request("POST", "/a", Content_Length=1))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await wire.send(b"x")
+            assert (await wire.answer()).body == b"x"
+            await asyncio.sleep(0.1)
+
+
 async def test_the_time_for_a_head_begins_anew_with_each_request():
     """A connection may live much longer than a head may take."""
     settings = HttpServerSettings(read_header_timeout=Duration("200ms"))
