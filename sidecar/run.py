@@ -16,6 +16,7 @@ from typing import Any, Final, TextIO, TypeVar
 from config.dump import dump
 from config.problems import ConfigError
 from config.resolve import Resolved
+from sidecar import notify
 from sidecar.allocator import keep_large_buffers
 from sidecar.control import ControlServer
 from sidecar.errors import StartError
@@ -98,9 +99,12 @@ class Process:
         self._options.out.write(banner(service))
         self._options.out.flush()
         control = await self._listen_for_commands()
+        self._spawn(notify.keep_alive())
+        notify.ready()
         if self._options.watched:
             self._spawn(watch(self._options.watched, self._reload_quietly))
         await self._stopping.wait()
+        notify.stopping()
         logger.info("stopping; a second signal ends at once, without draining")
         for task in self._tasks:
             task.cancel()
@@ -156,6 +160,7 @@ class Process:
         Returns:
             Whether the new document runs now, and what has changed or what is wrong.
         """
+        notify.reloading()
         try:
             graph = await self._service.reload(self._load())
             self._hash = document_hash(graph.resolved)
@@ -164,6 +169,8 @@ class Process:
             self._service.host.board.last_reload_error = str(error)
             logger.error("reload refused, everything goes on as before:\n%s", error)
             return False, str(error)
+        finally:
+            notify.ready()
         self._results["ok"].add(1)
         self._service.host.board.last_reload_error = ""
         logger.info("reloaded: %s", graph.plan)

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from config import ComponentId
 from config.resolve import Resolved
 from sidecar.component import Kind
 from sidecar.errors import StartError
@@ -61,6 +63,7 @@ class Service:
             await self.own_metrics.stop()
             raise
         self.host.board.ready = True
+        self.host.board.inspect = self._inspect
 
     async def reload(self, resolved: Resolved) -> Graph:
         """Run another document. Components whose settings are equal are kept, with all that they hold.
@@ -228,6 +231,20 @@ class Service:
     def _make_own_metrics(self, resolved: Resolved) -> OwnMetrics:
         return OwnMetrics(resolved.service.telemetry, self.host.metrics, self.host.listeners)
 
+    def _inspect(self) -> dict[str, Any]:
+        """What there is to say of pipelines and exporters, for health."""
+        graph = self.graph
+        exporters = {str(node.key.id): _exporter_status(node) for node in graph.of(Kind.EXPORTER)}
+        pipelines = {}
+        for pipeline in graph.order:
+            ends = {str(name): exporters[str(name)]["status"] for name in pipeline.exporters if str(name) in exporters}
+            others = [node.health.status for node in graph.processors(pipeline)]
+            others += [
+                graph.nodes[key].health.status for key in map(_receiver, pipeline.receivers) if key in graph.nodes
+            ]
+            pipelines[str(pipeline.id)] = {"status": _worst([*ends.values(), *others]), "exporters": ends}
+        return {"pipelines": pipelines, "exporters": exporters}
+
     def _say_balance(self) -> None:
         """Say what became of everything: a line per receiver, processor and exporter that saw anything."""
         for node in self.graph.with_the_flow():
@@ -243,3 +260,28 @@ class Service:
             elif dropped := node.drops.total():
                 reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(dropped.items()))
                 logger.info("balance: %s: dropped %s", node, reasons)
+
+
+def _receiver(name: ComponentId) -> Key:
+    return Key(Kind.RECEIVER, name)
+
+
+def _worst(statuses: Iterable[str]) -> str:
+    found = set(statuses)
+    return next((one for one in ("failed", "degraded", "stopping", "starting") if one in found), "ok")
+
+
+def _exporter_status(node: Node) -> dict[str, Any]:
+    outbox, status = node.outbox, node.health.status
+    if outbox is None:
+        return {"status": status, "message": node.health.message, "concerns": []}
+    concerns = outbox.concerns()
+    return {
+        "status": "degraded" if concerns and status == "ok" else status,
+        "message": node.health.message,
+        "concerns": concerns,
+        "circuit": outbox.circuit,
+        "queue": {"items": outbox.held.items, "bytes": outbox.held.bytes, "fill": round(outbox.fill, 3)},
+        "delivered": outbox.balance.delivered,
+        "dropped": outbox.balance.dropped,
+    }

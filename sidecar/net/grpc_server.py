@@ -19,6 +19,7 @@ from sidecar.net.status import GrpcContext, grpc_abort
 from sidecar.net.tls import Certificates, Renewal, TlsServerSettings
 
 UnaryHandler: TypeAlias = Callable[[bytes, GrpcContext], Awaitable[bytes]]
+AnswersHandler: TypeAlias = Callable[[bytes, GrpcContext], AsyncIterator[bytes]]
 StreamHandler: TypeAlias = Callable[[AsyncIterator[bytes], GrpcContext], Awaitable[bytes]]
 
 # grpc's type of it takes parameters only in its stubs.
@@ -130,6 +131,24 @@ class GrpcLease(Lease[GrpcServerSettings, MethodHandler]):
         """Serve a client-streaming method. As `unary`."""
         path = f"/{service}/{method}"
         self.claim(path, grpc.stream_unary_rpc_method_handler(self._guard(path, handler)))
+
+    def server_stream(self, service: str, method: str, handler: AnswersHandler) -> None:
+        """Serve a server-streaming method. It must end by itself when the lease is no longer open. As `unary`."""
+        path = f"/{service}/{method}"
+
+        async def call(request: bytes, context: GrpcContext) -> AsyncIterator[bytes]:
+            if not self.is_open:
+                await grpc_abort(Retryable("closing; come again", after=RETRY_AFTER, reason="closing"), context)
+            self.active += 1
+            try:
+                async for answer in handler(request, context):
+                    yield answer
+            except DeliveryError as error:
+                await grpc_abort(error, context)
+            finally:
+                self.done()
+
+        self.claim(path, grpc.unary_stream_rpc_method_handler(call))
 
     def _guard(self, path: str, handler: Callable[[Any, GrpcContext], Awaitable[bytes]]) -> Any:
         async def call(request: Any, context: GrpcContext) -> bytes:

@@ -44,6 +44,9 @@ DEFAULT_MAX_BYTES: Final = Size("128MiB")
 # With a single consumer the order is kept. After so many seconds (or `max_elapsed_time`) of failures another batch is
 # tried once, which tells a dead server from a bad batch.
 _ORDER_PATIENCE: Final = 300.0
+# What health calls nearly full, and recent.
+_NEARLY_FULL: Final = 0.8
+_RECENT: Final = 60.0
 # What senders are told to wait when the disk refuses, or the sidecar stops.
 _RETRY_AFTER: Final = 5.0
 
@@ -96,6 +99,7 @@ class Outbox:
         self._successor: Outbox | None = None
         self._predecessor: Outbox | None = None
         self._last_detour = 0.0
+        self._last_drop = float("-inf")
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -183,6 +187,25 @@ class Outbox:
         if not others:
             self._predecessor = None
         return len(self._under_way) + others
+
+    def concerns(self) -> list[str]:
+        """What should worry a person, although nothing has failed for good."""
+        fill = self.fill
+        found = [f"the queue is {fill:.0%} full"] if fill >= _NEARLY_FULL else []
+        ago = self._now() - self._last_drop
+        if ago < _RECENT:
+            found.append(f"items were dropped {ago:.0f} s ago ({self.balance})")
+        return found
+
+    @property
+    def fill(self) -> float:
+        """How full the queue is, in items or bytes, whichever is more: 0 to 1."""
+        return max(self.held.of(self._queue.sizer) / self._queue.queue_size, self.held.bytes / self._max_bytes)
+
+    @property
+    def circuit(self) -> str:
+        """`closed` while batches get through, `half_open` after a failure, `open` while it is only probed."""
+        return "open" if self._throttle.is_probing else "half_open" if self._throttle.is_failing else "closed"
 
     # The way in.
 
@@ -524,6 +547,7 @@ class Outbox:
         self.release(entries)
 
     def _count_dropped(self, signal: Signal, reason: str, items: int) -> None:
+        self._last_drop = self._now()
         self._drops.count(signal, reason, items)
         self.balance.drop(reason, items)
 

@@ -18,6 +18,7 @@ from sidecar.errors import DeliveryError, NotServed, Retryable
 from sidecar.net import Door, GrpcLease, GrpcServerSettings, HttpLease, HttpServerSettings, otlp_json
 from sidecar.net.body import CODINGS, read_body
 from sidecar.net.cors import Cors, CorsSettings
+from sidecar.net.grpc_health import GrpcHealth
 from sidecar.net.salvage import Received, receive
 from sidecar.net.status import JSON, PROTOBUF, PROTOBUF_TYPES, UnsupportedMedia, media_type
 from sidecar.signals import SCHEMAS, Signal
@@ -125,6 +126,8 @@ class OtlpReceiver(Receiver[OtlpSettings]):
             lease.unary(
                 schema.grpc_service, "Export", export, Door(lambda: self.context.admission.is_short, export.admit)
             )
+        board = self.context.board
+        GrpcHealth(lease, [schema.grpc_service for schema in SCHEMAS.values()], lambda: board.is_serving)
         return lease
 
     def _lease_http(self, settings: OtlpHttpSettings) -> HttpLease:

@@ -136,6 +136,7 @@ class QueueFile:
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
+        connection.text_factory = _text
         try:
             connection.execute(f"PRAGMA page_size = {PAGE}")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -196,7 +197,8 @@ class QueueFile:
                     kept += 1
             if kept:
                 break
-        aside.with_name(f"{aside.name}.mended").unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            aside.with_name(f"{aside.name}.mended{suffix}").unlink(missing_ok=True)
         self._on_damage(f"{self.path} is damaged: it has been moved to {aside}, and {kept} requests in it go on")
         return connection
 
@@ -379,6 +381,8 @@ def _with_fresh_schema(path: Path, fresh: sqlite3.Connection) -> Path:
     page[28:40] = struct.pack(">III", path.stat().st_size // PAGE, 0, 0)
     copy = path.with_name(f"{path.name}.mended")
     shutil.copyfile(path, copy)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(f"{path}-wal", f"{copy}-wal")
     with copy.open("r+b") as file:
         file.write(page)
     return copy
@@ -390,18 +394,31 @@ def _readable_rows(path: Path) -> Iterator[tuple[str, str, tuple[object, ...]]]:
     Yields: table, columns, values.
     """
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as damaged:
+        damaged.text_factory = _text
         for table, columns in _COLUMNS.items():
-            try:
-                (first,) = damaged.execute(f"SELECT min(id) FROM {table}").fetchone()  # noqa: S608
-                (last,) = damaged.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
-            except (sqlite3.DatabaseError, TypeError):
-                continue
-            for id_ in range(first or 1, last + 1):
+            # Either may stand on the damaged page.
+            first = _number(damaged, f"SELECT min(id) FROM {table}") or 1  # noqa: S608
+            last = _number(damaged, f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'")  # noqa: S608
+            last = last or _number(damaged, f"SELECT max(id) FROM {table}")  # noqa: S608
+            for id_ in range(first, last + 1):
                 with contextlib.suppress(sqlite3.DatabaseError):
                     query = f"SELECT {columns} FROM {table} WHERE id = ?"  # noqa: S608
                     row = damaged.execute(query, (id_,)).fetchone()
                     if row is not None:
                         yield table, columns, row
+
+
+def _number(connection: sqlite3.Connection, query: str) -> int:
+    """The only number of an answer; 0 where there is none, or none can be had."""
+    with contextlib.suppress(sqlite3.DatabaseError):
+        for (number,) in connection.execute(query):
+            return number if isinstance(number, int) else 0
+    return 0
+
+
+def _text(data: bytes) -> str:
+    """Text as it is, also where damage has made it something else."""
+    return data.decode(errors="replace")
 
 
 def _sound(column: str, otherwise: int = 0) -> str:

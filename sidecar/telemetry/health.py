@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Status: TypeAlias = Literal["starting", "ok", "degraded", "failed", "stopping", "stopped"]
 
@@ -50,6 +51,7 @@ class HealthBoard:
     Attributes:
         ready: everything has started, and nothing is stopping.
         last_reload_error: why the newest document does not run; "" when it does.
+        inspect: what there is to say of pipelines and exporters now, for people and programs.
     """
 
     def __init__(self) -> None:
@@ -57,6 +59,7 @@ class HealthBoard:
         self.ready = False
         self.last_reload_error = ""
         self.started_at = time.time()
+        self.inspect: Callable[[], dict[str, Any]] = dict
 
     def add(self, health: Health) -> None:
         """Show a component's entry, in place of that of the one it succeeds."""
@@ -66,6 +69,11 @@ class HealthBoard:
         """Drop the entry of a component that is gone, unless a successor has taken its place."""
         if self.components.get(health.component) is health:
             del self.components[health.component]
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether data are taken in: everything has started, nothing is stopping, no component has failed."""
+        return self.ready and not any(one.status == "failed" for one in self.components.values())
 
     @property
     def failing(self) -> list[Health]:
