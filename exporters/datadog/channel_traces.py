@@ -11,6 +11,7 @@ from exporters.datadog import stats
 from exporters.datadog.courier import Courier
 from exporters.datadog.delivery import Body, Request, Route
 from exporters.datadog.intake import VERSION
+from exporters.datadog.once import key_of
 from exporters.datadog.points import ClientStats
 from exporters.datadog.resource import Defaults, Origins, is_local
 from exporters.datadog.settings import Account, DatadogSettings
@@ -101,13 +102,14 @@ class TracesChannel:
             yield Request.make(self._route, body)
 
     def stats_requests(self, computed: Iterable[ClientStats]) -> Iterator[Request]:
-        """The requests that carry statistics which tracers have computed."""
+        """The requests that carry statistics which tracers have computed: of equal messages only one is sent."""
         for one in computed:
+            units, once = [tuple(one.items)], key_of(one.message)
             if self._agent:
-                yield Request.make(self._agent.stats, Body(one.message, [tuple(one.items)]))
+                yield Request.make(self._agent.stats, Body(one.message, units, once=once))
             elif payload := stats.forwarded(one):
                 data = self._stats_sender.payload([payload], computed_by_client=True, is_part=False)
-                yield Request.make(self._stats_route, Body(data, [tuple(one.items)]))
+                yield Request.make(self._stats_route, Body(data, units, once=once))
             else:
                 self._context.dropped(Signal.METRICS, "malformed", len(one.items))
 

@@ -53,11 +53,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one request is to carry, not compressed yet, and its units in their order."""
+    """What one request is to carry, not compressed yet, and its units in their order; the rest is as of `Request`."""
 
     data: bytes
     units: Sequence[Unit]
     headers: Mapping[str, str] = field(default_factory=dict)
+    once: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +68,21 @@ class Request:
     Attributes:
         units: what the body holds, in its order.
         headers: those of this request alone.
+        once: what a request has in common with others of which only one is to be sent; empty for none.
     """
 
     route: Route
     body: bytes
     units: Sequence[Unit]
     headers: Mapping[str, str] = field(default_factory=dict)
+    once: bytes = b""
 
     @classmethod
     def make(cls, route: Route, body: Body) -> Self:
         """Compress a body."""
         coding = CODINGS.get(route.compression)
         headers = {**body.headers, **(route.headers_for(body.data) if route.headers_for else {})}
-        return cls(route, coding(body.data) if coding else body.data, body.units, headers)
+        return cls(route, coding(body.data) if coding else body.data, body.units, headers, body.once)
 
     @property
     def positions(self) -> list[int]:

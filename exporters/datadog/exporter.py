@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from exporters.datadog.channel_logs import LogsChannel
@@ -14,6 +15,7 @@ from exporters.datadog.courier import Courier
 from exporters.datadog.delivery import Attempts, Request, Unsent
 from exporters.datadog.dogstatsd import DATAGRAM, DogStatsD
 from exporters.datadog.intake import Intake
+from exporters.datadog.once import Once
 from exporters.datadog.resource import Origins
 from exporters.datadog.settings import Account, DatadogSettings, defaults_of, dogstatsd_url_of
 from sidecar import Batch, Context, Exporter, Permanent, Retryable, Signal, TooLarge
@@ -43,6 +45,7 @@ class DatadogExporter(Exporter[DatadogSettings]):
             Signal.TRACES: self._traces.requests,
             Signal.METRICS: metrics.requests,
         }
+        self._once = Once(context.clock)
         self._attempts = {signal: Attempts() for signal in Signal}
 
     async def start(self) -> None:
@@ -109,6 +112,8 @@ class DatadogExporter(Exporter[DatadogSettings]):
     async def _send(self, request: Request, timeout: float) -> None:  # noqa: ASYNC109 (as of every sender)
         if self._dogstatsd is not None and request.route is DATAGRAM:
             await self._dogstatsd.send(request, timeout)
+        elif request.once:
+            await self._once.send(request.once, partial(self._intake.send, request, timeout))
         else:
             await self._intake.send(request, timeout)
 

@@ -14,7 +14,7 @@ from exporters.datadog.points import ClientStats, Key, Points, SecondTotals
 from exporters.datadog.resource import Origins, tag
 from exporters.datadog.settings import MetricsSettings
 from exporters.datadog.sketches import Sketch
-from exporters.datadog.values import text_of
+from exporters.datadog.values import text, text_of, value_of
 from sidecar.batch import points_of
 from sidecar.events.datadog_keys import CLIENT_STATS, DOGSTATSD
 
@@ -124,13 +124,14 @@ class MetricMapper:
                     position += count
                     continue
                 tags = (*origin.tags, *self._scope_tags(scope_metrics.scope))
+                tags_of = _dogstatsd_tags if scope_metrics.scope.name == DOGSTATSD else _tags
                 for metric in scope_metrics.metrics:
                     kind = metric.WhichOneof("data")
                     data = getattr(metric, kind) if kind else None
                     name = _name(metric.name, scope_metrics.scope.name)
                     unit = _UNITS.get(metric.unit, "")
                     for point in data.data_points if data else ():
-                        all_tags = tuple(sorted({*tags, *_tags(point.attributes)}))
+                        all_tags = tuple(sorted({*tags, *tags_of(point.attributes)}))
                         at = point.time_unix_nano or now_ns
                         start = point.start_time_unix_nano
                         target = _Target(points, name, unit, origin.hostname, all_tags, start, at, [position])
@@ -270,6 +271,14 @@ def _name(name: str, scope: str) -> str:
 def _tags(attributes: Any) -> Iterator[str]:
     for attribute in attributes:
         yield tag(attribute.key, text_of(attribute.value) or "n/a")
+
+
+def _dogstatsd_tags(attributes: Any) -> Iterator[str]:
+    """As they were: an empty text was a tag without a value, an array several tags of one name."""
+    for attribute in attributes:
+        value = value_of(attribute.value)
+        for one in value if isinstance(value, list) else [value]:
+            yield tag(attribute.key, text(one)) if one != "" else tag(attribute.key, "").removesuffix(":")
 
 
 def _number(point: Any) -> float:

@@ -104,7 +104,11 @@ def _of_kind(meta: Mapping[str, str], kind: str) -> str:
 
 def resource_name(meta: Mapping[str, str], kind: str, span_name: str) -> str:
     """What the work is done on, such as `GET /orders/{id}` or the statement of a query."""
-    name = meta.get("resource.name") or _resource(meta, kind) or span_name
+    return cut_resource(meta.get("resource.name") or _resource(meta, kind) or span_name)
+
+
+def cut_resource(name: str) -> str:
+    """As much of a resource's name as Datadog keeps."""
     return name if len(name) * 4 <= MAX_RESOURCE else name.encode()[:MAX_RESOURCE].decode(errors="ignore")
 
 

@@ -1,8 +1,12 @@
-"""OTLP spans as Datadog spans: pure, and the same for an Agent and for the intake."""
+"""OTLP spans as Datadog spans: pure, and the same for an Agent and for the intake.
+
+A span that one of Datadog's tracers has made, and that a receiver of its protocol has brought, becomes again what it
+was: nothing is derived, renamed or added.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
@@ -26,9 +30,11 @@ _MAX_INT64: Final = (1 << 63) - 1
 _EXACT: Final = 1 << 53  # integers up to here are exact as a float, which is what a metric of a span is
 _STATUS: Final = ("Unset", "Ok", "Error")
 _ERROR: Final = 2
+_TRACE_FLAGS: Final = 0xFF  # of SpanFlags
 _BY_USER: Final = "-4"
 # What has become a field of the span.
-_CONSUMED: Final = ("service.name", "operation.name", "resource.name", "span.type")
+_OPERATION: Final = "operation.name"
+_CONSUMED: Final = ("service.name", _OPERATION, "resource.name", "span.type")
 
 
 class Span(msgspec.Struct, omit_defaults=True):
@@ -75,7 +81,10 @@ class SpanMapper:
         own: dict[str, str] = {}
         metrics: dict[str, float] = {}
         meta_struct: dict[str, bytes] = {}
-        self._put_attributes(span.attributes, own, metrics, meta_struct)
+        self._put_attributes(span.attributes, own, metrics, meta_struct, rename=not by_tracer)
+        # Tracers that export OTLP themselves don't write it.
+        if by_tracer and _OPERATION in own:
+            return _as_it_was(span, origin, own, metrics, meta_struct)
         meta = {**shared, **own}
         kind = rules.KINDS[span.kind] if 0 <= span.kind < len(rules.KINDS) else "unspecified"
         service = meta.get("service.name") or origin.service or NO_SERVICE
@@ -84,11 +93,7 @@ class SpanMapper:
             service=rules.normal_service(service),
             name=rules.normal_operation(self._remappings.get(name, name)),
             resource=rules.resource_name(meta, kind, span.name),
-            trace_id=int.from_bytes(span.trace_id[-8:], "big"),
-            span_id=int.from_bytes(span.span_id, "big"),
-            parent_id=int.from_bytes(span.parent_span_id, "big"),
-            start=min(span.start_time_unix_nano, _MAX_INT64),
-            duration=min(max(0, span.end_time_unix_nano - span.start_time_unix_nano), _MAX_INT64),
+            **_place(span),
             meta=meta,
             metrics=metrics,
             meta_struct=meta_struct,
@@ -100,13 +105,19 @@ class SpanMapper:
         return mapped
 
     def _put_attributes(
-        self, attributes: Any, meta: dict[str, str], metrics: dict[str, float], meta_struct: dict[str, bytes]
+        self,
+        attributes: Any,
+        meta: dict[str, str],
+        metrics: dict[str, float],
+        meta_struct: dict[str, bytes],
+        *,
+        rename: bool,
     ) -> None:
         names = self._names
         for attribute in attributes:
             key = attribute.key
             value = attribute.value
-            name = names.get(key) or self._name(key)
+            name = (names.get(key) or self._name(key)) if rename else key
             # A field that is not set reads as empty: most values are found without asking which one is set.
             if string := value.string_value:
                 meta.setdefault(name, string)
@@ -170,6 +181,42 @@ def shared_meta(origin: Origin, scope: Any) -> dict[str, str]:
     return meta
 
 
+def _as_it_was(
+    span: Any, origin: Origin, meta: dict[str, str], metrics: dict[str, float], meta_struct: dict[str, bytes]
+) -> Span:
+    """The span that a tracer has sent, from what its receiver has made of it."""
+    operation = meta.pop(_OPERATION)
+    mapped = Span(
+        service=rules.normal_service(origin.attributes.get("service.name", "")),
+        name=rules.normal_operation(operation),
+        resource=rules.cut_resource(meta.pop("resource.name", "") or operation),
+        **_place(span),
+        error=int(span.status.code == _ERROR),
+        meta=meta,
+        metrics=metrics,
+        meta_struct=meta_struct,
+        type=meta.pop("span.type", ""),
+    )
+    if any(span.trace_id[:8]):
+        meta[HIGH_TRACE_ID] = span.trace_id[:8].hex()
+    if span.events:
+        meta["events"] = _events(span.events)
+    if span.links:
+        meta["_dd.span_links"] = _links(span.links)
+    return mapped
+
+
+def _place(span: Any) -> dict[str, int]:
+    """Where a span stands in its trace and in time."""
+    return {
+        "trace_id": int.from_bytes(span.trace_id[-8:], "big"),
+        "span_id": int.from_bytes(span.span_id, "big"),
+        "parent_id": int.from_bytes(span.parent_span_id, "big"),
+        "start": min(span.start_time_unix_nano, _MAX_INT64),
+        "duration": min(max(0, span.end_time_unix_nano - span.start_time_unix_nano), _MAX_INT64),
+    }
+
+
 def _put_unusual(name: str, value: Any, meta: dict[str, str], metrics: dict[str, float]) -> None:
     """Zeros, and what a metric can't hold: NaN, infinity, large integers, and all that is no number."""
     kind = value.WhichOneof("value")
@@ -221,29 +268,31 @@ def _last_exception(events: Sequence[Any]) -> dict[str, str] | None:
 
 
 def _events(events: Sequence[Any]) -> str:
-    return orjson.dumps(
-        [
-            {
-                "time_unix_nano": event.time_unix_nano,
-                "name": event.name,
-                "attributes": {one.key: value_of(one.value) for one in event.attributes},
-                "dropped_attributes_count": event.dropped_attributes_count,
-            }
-            for event in events
-        ]
-    ).decode()
+    return _records(
+        {
+            "time_unix_nano": event.time_unix_nano,
+            "name": event.name,
+            "attributes": {one.key: value_of(one.value) for one in event.attributes},
+            "dropped_attributes_count": event.dropped_attributes_count,
+        }
+        for event in events
+    )
 
 
 def _links(links: Sequence[Any]) -> str:
-    return orjson.dumps(
-        [
-            {
-                "trace_id": link.trace_id.hex(),
-                "span_id": link.span_id.hex(),
-                "tracestate": link.trace_state,
-                "attributes": texts(link.attributes),
-                "dropped_attributes_count": link.dropped_attributes_count,
-            }
-            for link in links
-        ]
-    ).decode()
+    return _records(
+        {
+            "trace_id": link.trace_id.hex(),
+            "span_id": link.span_id.hex(),
+            "tracestate": link.trace_state,
+            "flags": link.flags & _TRACE_FLAGS,
+            "attributes": texts(link.attributes),
+            "dropped_attributes_count": link.dropped_attributes_count,
+        }
+        for link in links
+    )
+
+
+def _records(records: Iterable[dict[str, Any]]) -> str:
+    """JSON of what the records say, as Datadog's tracers write it: nothing of what is empty or zero."""
+    return orjson.dumps([{name: value for name, value in one.items() if value} for one in records]).decode()

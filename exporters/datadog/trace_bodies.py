@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 from exporters.datadog.delivery import Body
-from exporters.datadog.resource import Origin
 from exporters.datadog.spans import DECISION, PRIORITY
 from exporters.datadog.traces import Chunk, Group
 from exporters.datadog.wire.datadog_pb2 import AgentPayload, TraceChunk, TracerPayload
@@ -23,6 +22,7 @@ _TRACER_PAYLOAD: Final = tag(AgentPayload.TRACER_PAYLOADS_FIELD_NUMBER, LENGTH_D
 _CHUNK: Final = tag(TracerPayload.CHUNKS_FIELD_NUMBER, LENGTH_DELIMITED)
 _ENVELOPE: Final = 6  # at most: a field's number and length, or the length of an array
 _BY_OTLP_SAMPLER: Final = "-9"
+_HOSTNAME: Final = "_dd.hostname"
 _SAMPLE_RATE: Final = {"_dd.otlp_sr": "1.00"}
 _UNIFIED: Final = ("env:", "service:", "version:")
 
@@ -35,10 +35,10 @@ def agent_bodies(groups: Iterable[Group]) -> Iterator[Body]:
     size = _ENVELOPE
     for group in groups:
         for chunk in group.chunks.values():
-            priority = float(chunk.priority)
+            mark = _marker(group, chunk)
 
-            def encode(part: Chunk, priority: float = priority, origin: Origin = group.origin) -> bytes:
-                _mark(part, priority, origin)
+            def encode(part: Chunk, mark: Callable[[Chunk], None] = mark) -> bytes:
+                mark(part)
                 return encoder.encode(part.spans)
 
             for data, positions in _fitting(chunk, encode, MAX_AGENT_BODY - _ENVELOPE):
@@ -52,14 +52,33 @@ def agent_bodies(groups: Iterable[Group]) -> Iterator[Body]:
         yield Body(array_of(traces), units)
 
 
-def _mark(chunk: Chunk, priority: float, origin: Origin) -> None:
-    """Put on the chunk's first span what an Agent looks for there, and on all of them what it can't know."""
-    first = chunk.spans[0]
-    first.metrics.setdefault(PRIORITY, priority)
-    first.meta.setdefault(DECISION, _BY_OTLP_SAMPLER)
-    if origin.hostname and not origin.host_is_assumed:
-        for span in chunk.spans:
-            span.meta.setdefault("_dd.hostname", origin.hostname)
+def _marker(group: Group, chunk: Chunk) -> Callable[[Chunk], None]:
+    """What puts on the first span of a part what an Agent looks for there, and on all of them what it can't know."""
+    origin = group.origin
+    hostname = "" if origin.host_is_assumed else origin.hostname
+    if not group.by_tracer:
+        priority = float(chunk.priority)
+
+        def mark(part: Chunk) -> None:
+            part.spans[0].metrics.setdefault(PRIORITY, priority)
+            part.spans[0].meta.setdefault(DECISION, _BY_OTLP_SAMPLER)
+            if hostname:
+                for span in part.spans:
+                    span.meta.setdefault(_HOSTNAME, hostname)
+
+        return mark
+
+    decision = chunk.decision
+    # What the tracer has said on any span holds for the trace; v0.7 says it on the payload.
+    said = {name: value for name, value in ((_HOSTNAME, hostname), ("env", origin.env)) if value}
+    said = {name: value for name, value in said.items() if not any(name in span.meta for span in chunk.spans)}
+
+    def mark_by_tracer(part: Chunk) -> None:
+        if decision is not None and not any(PRIORITY in span.metrics for span in part.spans):
+            part.spans[0].metrics[PRIORITY] = decision
+        part.spans[0].meta.update(said)
+
+    return mark_by_tracer
 
 
 def intake_bodies(groups: Iterable[Group], sender: AgentPayload) -> Iterator[Body]:
@@ -75,11 +94,17 @@ def intake_bodies(groups: Iterable[Group], sender: AgentPayload) -> Iterator[Bod
     languages: set[str] = set()
     size = len(start)
     for group in groups:
-        tracer_start = _tracer_payload(group.origin).SerializeToString()
+        tracer_start = _tracer_payload(group).SerializeToString()
+        start_of_chunk = _start_of_tracers_chunk if group.by_tracer else _start_of_chunk
         chunks: list[bytes] = []
         around = len(tracer_start) + 2 * _ENVELOPE
         for chunk in group.chunks.values():
-            for data, positions in _fitting(chunk, _encode_chunk, MAX_INTAKE_BODY - len(start) - around):
+            chunk_start = start_of_chunk(chunk)
+
+            def encode(part: Chunk, chunk_start: TraceChunk = chunk_start) -> bytes:
+                return _encode_chunk(chunk_start, part)
+
+            for data, positions in _fitting(chunk, encode, MAX_INTAKE_BODY - len(start) - around):
                 if units and size + around + len(data) > MAX_INTAKE_BODY:
                     _close(parts, tracer_start, chunks)
                     yield _intake_body(start, parts, units, languages)
@@ -105,14 +130,16 @@ def _intake_body(start: bytes, parts: list[bytes], units: list[int], languages: 
     return Body(start + b"".join(parts), units, {"X-Datadog-Reported-Languages": named} if named else {})
 
 
-def _tracer_payload(origin: Origin) -> TracerPayload:
+def _tracer_payload(group: Group) -> TracerPayload:
+    origin = group.origin
     attributes = origin.attributes
     container_tags = ",".join(one for one in origin.tags if not one.startswith(_UNIFIED))
+    version = attributes.get("telemetry.sdk.version", "")
     return TracerPayload(
         container_id=attributes.get("container.id", ""),
         language_name=attributes.get("telemetry.sdk.language", ""),
         language_version=attributes.get("process.runtime.version", ""),
-        tracer_version=f"otlp-{attributes.get('telemetry.sdk.version', '')}",
+        tracer_version=version if group.by_tracer else f"otlp-{version}",
         runtime_id=attributes.get("runtime-id", ""),
         tags={"_dd.tags.container": container_tags} if container_tags else {},
         env=origin.env,
@@ -121,10 +148,22 @@ def _tracer_payload(origin: Origin) -> TracerPayload:
     )
 
 
-def _encode_chunk(chunk: Chunk) -> bytes:
-    message = TraceChunk(priority=chunk.priority, origin=chunk.root.meta.get("_dd.origin", ""), tags=_SAMPLE_RATE)
-    message.tags[DECISION] = chunk.root.meta.get(DECISION, _BY_OTLP_SAMPLER)
-    for span in chunk.spans:
+def _start_of_chunk(chunk: Chunk) -> TraceChunk:
+    meta = chunk.root.meta
+    tags = {**_SAMPLE_RATE, DECISION: meta.get(DECISION, _BY_OTLP_SAMPLER)}
+    return TraceChunk(priority=chunk.priority, origin=meta.get("_dd.origin", ""), tags=tags)
+
+
+def _start_of_tracers_chunk(chunk: Chunk) -> TraceChunk:
+    meta = chunk.root.meta
+    tags = {DECISION: meta[DECISION]} if DECISION in meta else {}
+    return TraceChunk(priority=chunk.priority, origin=meta.get("_dd.origin", ""), tags=tags)
+
+
+def _encode_chunk(start: TraceChunk, part: Chunk) -> bytes:
+    message = TraceChunk()
+    message.CopyFrom(start)
+    for span in part.spans:
         message.spans.add(**msgspec.structs.asdict(span))
     return message.SerializeToString()
 

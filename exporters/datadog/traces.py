@@ -12,13 +12,14 @@ from exporters.datadog.spans import PRIORITY, Span, SpanMapper, shared_meta
 
 _KEEP: Final = 1
 _STATS_COMPUTED: Final = "_dd.stats_computed"
+_OF_SERVICE: Final = frozenset({"service.name", "service.version"})
 
 Reason: TypeAlias = Literal["invalid_id", "ignored_resource", "sampled_out"]
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Spans of one trace and one resource, and the positions of their items."""
+    """Spans of one trace and one group, and the positions of their items."""
 
     spans: list[Span] = field(default_factory=list)
     units: list[int] = field(default_factory=list)
@@ -30,17 +31,27 @@ class Chunk:
         return next((span for span in self.spans if span.parent_id not in ids), self.spans[0])
 
     @property
-    def priority(self) -> int:
-        """The sampling priority that its root, or any of its spans, carries: above 0 is to be kept."""
+    def decision(self) -> float | None:
+        """The sampling priority that its root, or any of its spans, carries."""
         root = self.root.metrics.get(PRIORITY)
         if root is None:
-            root = next((span.metrics[PRIORITY] for span in self.spans if PRIORITY in span.metrics), _KEEP)
-        return int(root)
+            return next((span.metrics[PRIORITY] for span in self.spans if PRIORITY in span.metrics), None)
+        return root
+
+    @property
+    def priority(self) -> int:
+        """The sampling priority: above 0 is to be kept, as is what says nothing."""
+        decision = self.decision
+        return _KEEP if decision is None else int(decision)
 
 
 @dataclass(slots=True)
 class Group:
-    """The chunks of one resource."""
+    """The chunks of one resource, or of all services that one tracer has sent.
+
+    Attributes:
+        origin: of the first one.
+    """
 
     origin: Origin
     by_tracer: bool
@@ -72,28 +83,27 @@ class TraceMapper:
 
     def map(self, message: Any, *, local: bool) -> list[Group]:
         """The groups of an ExportTraceServiceRequest, in its order. The message is not changed."""
-        groups = []
+        groups: dict[object, Group] = {}
         position = 0
-        for resource_spans in message.resource_spans:
+        for index, resource_spans in enumerate(message.resource_spans):
             origin = self._origins.of(resource_spans.resource, local=local)
-            group = Group(
-                origin,
-                by_tracer=origin.attributes.get("telemetry.sdk.name") == "datadog",
-                has_stats=origin.attributes.get(_STATS_COMPUTED, "false") != "false",
+            by_tracer = origin.attributes.get("telemetry.sdk.name") == "datadog"
+            group = groups.setdefault(
+                _tracer(origin) if by_tracer else index,
+                Group(origin, by_tracer, has_stats=origin.attributes.get(_STATS_COMPUTED, "false") != "false"),
             )
             for scope_spans in resource_spans.scope_spans:
-                self._add(group, scope_spans, position)
+                self._add(group, origin, scope_spans, position)
                 position += len(scope_spans.spans)
+        for group in groups.values():
             self._leave_out_ignored(group)
-            if group.chunks:
-                groups.append(group)
-        return groups
+        return [group for group in groups.values() if group.chunks]
 
-    def _add(self, group: Group, scope_spans: Any, position: int) -> None:
-        shared = shared_meta(group.origin, scope_spans.scope)
+    def _add(self, group: Group, origin: Origin, scope_spans: Any, position: int) -> None:
+        shared = shared_meta(origin, scope_spans.scope)
         invalid = 0
         for position, span in enumerate(scope_spans.spans, position):  # noqa: B020, PLR1704 (it continues)
-            mapped = self._spans.map(span, group.origin, shared, by_tracer=group.by_tracer)
+            mapped = self._spans.map(span, origin, shared, by_tracer=group.by_tracer)
             if not mapped.trace_id or not mapped.span_id:
                 invalid += 1
                 continue
@@ -110,6 +120,11 @@ class TraceMapper:
             if any(pattern.search(chunk.root.resource) for pattern in self._ignore):
                 del group.chunks[trace_id]
                 self._on_left_out("ignored_resource", len(chunk.spans))
+
+
+def _tracer(origin: Origin) -> object:
+    """What the services of one tracer have in common: it decides on a trace as a whole, and sends it as a whole."""
+    return frozenset(pair for pair in origin.attributes.items() if pair[0] not in _OF_SERVICE)
 
 
 def sampled(groups: Iterable[Group], on_left_out: Callable[[Reason, int], None]) -> Iterator[Group]:

@@ -10,7 +10,7 @@ import socket
 import msgspec
 import pytest
 from support import otlp_metrics as otlp
-from support.datadog_intake import SERIES, SKETCHES, DatadogIntake
+from support.datadog_intake import SERIES, SKETCHES, STATS, DatadogIntake
 
 from exporters.datadog import DatadogExporter
 from sidecar import Batch, BatchContext, Retryable, SettingError, Signal
@@ -132,6 +132,30 @@ async def test_statistics_of_tracers_are_sent_on(bench, intake):
     assert payload["ClientComputed"] is True
     assert not intake.series
     assert bench.dropped == {(Signal.METRICS, "malformed"): 2}
+
+
+async def test_statistics_of_a_divided_batch_are_sent_once(bench, intake):
+    """Each part carries the tracer's message: whichever is tried first, whether at once or again."""
+    sent = msgspec.msgpack.encode({"Stats": [{"Start": 1, "Duration": 2, "Stats": [{"Hits": 3}]}]})
+    points = [otlp.point(number, {"n": str(number)}, time=0) for number in range(3)]
+    request = otlp.request(
+        otlp.sum_("trace.hits", *points, temporality=otlp.DELTA),
+        scope=(keys.CLIENT_STATS, ""),
+        scope_attrs={keys.CLIENT_STATS: sent},
+    )
+    parts = Batch(Signal.METRICS, message=request, context=BatchContext()).split(1)
+    intake.script(status=503, path=STATS)
+    async with running(bench, f"{{endpoint: '{intake.url}'}}\ntraces: {{endpoint: '{intake.url}'}}") as exporter:
+        failed, *passed = await asyncio.gather(*map(exporter.export, parts), return_exceptions=True)
+        assert isinstance(failed, Retryable)
+        assert passed == [None, None]
+        assert len(intake.stats) == 1
+        await exporter.export(failed.remaining)
+        assert len(intake.to(STATS)) == 2
+        bench.clock.advance(61)
+        await exporter.export(parts[0])
+    assert len(intake.stats) == 2
+    assert not bench.dropped
 
 
 async def test_dogstatsd_over_udp(bench, monkeypatch):

@@ -235,6 +235,15 @@ def test_names_of_host_metrics_are_kept_apart():
     assert names == {"system.cpu.time", "process.cpu.time", "systems"}
 
 
+def test_tags_of_dogstatsd_are_what_they_were():
+    """A tag without a value, and several of one name; an attribute of OpenTelemetry is one tag with a value."""
+    point = otlp.point(1, {"alone": "", "many": ["a", "", "b"], "one": "x"})
+    ((key, _),) = Mapping()(otlp.gauge("g", point), scope=("dogstatsd", "")).gauges.items()
+    assert key.tags == ("alone", "many", "many:a", "many:b", "one:x")
+    ((key, _),) = Mapping()(otlp.gauge("g", point)).gauges.items()
+    assert key.tags == ("alone:n/a", 'many:["a"_""_"b"]', "one:x")
+
+
 def test_the_scope_as_tags():
     """When asked for."""
     settings = "instrumentation_scope_metadata_as_tags: true"

@@ -1,15 +1,24 @@
 """What a tracer sends, through the receiver and the exporter: what an Agent would have passed on."""
 
+import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from support.datadog_tracer import HIGH, LOW, span, v04, v05
+from support.datadog_tracer import HIGH, span, v04, v05, v07
+from support.datadog_wire import AgentPayload
 
 from exporters.datadog.resource import Defaults, Origins
 from exporters.datadog.spans import SpanMapper
+from exporters.datadog.trace_bodies import agent_bodies, intake_bodies
 from exporters.datadog.traces import TraceMapper
+from exporters.datadog.wire.datadog_pb2 import AgentPayload as Sender
 from sidecar.receivers.datadog.spans import HighIds, Tracer, convert
 from sidecar.receivers.datadog.wire import decode
 
+EVENTS = '[{"time_unix_nano":1700000000000000000,"name":"event","attributes":{"n":1,"list":["a"]}}]'
+LINKS = (
+    '[{"trace_id":"0123456789abcdef0022334455667788","span_id":"0000000000000009","tracestate":"dd=s:1","flags":1,'
+    '"attributes":{"why":"test"}}]'
+)
 SENT = [
     span(
         name="celery.run",
@@ -21,6 +30,7 @@ SENT = [
             "_dd.p.dm": "-4",
             "_dd.origin": "synthetics",
             "_dd.base_service": "base",
+            "_dd.hostname": "web-1",
             "env": "prod",
             "version": "1.2",
             "language": "python",
@@ -30,25 +40,104 @@ SENT = [
             "error.stack": "Traceback …",
             "span.kind": "consumer",
             "http.status_code": "503",
+            "http.response.status_code": "not renamed",
+            "analytics.event": "true",
+            "events": EVENTS,
+            "_dd.span_links": LINKS,
             "empty": "",
         },
-        metrics={"_sampling_priority_v1": 2.0, "_dd.top_level": 1.0, "process_id": 12.0, "zero": 0.0, "share": 0.25},
+        metrics={
+            "_sampling_priority_v1": 2.0,
+            "_dd.top_level": 1.0,
+            "process_id": 12.0,
+            "zero": 0.0,
+            "share": 0.25,
+            "sampling.priority": 1.0,
+        },
     ),
-    span(span_id=2, parent_id=1, type="sql", resource="select  1", meta={"span.kind": "client", "env": "prod"}),
-    span(span_id=3, parent_id=1, type="redis", meta={"env": "staging", "a.b": "c"}, metrics={"_dd.measured": 1.0}),
+    span(
+        span_id=2, parent_id=1, type="", service="db", resource="select  1", meta={"gen_ai.system": "x", "env": "prod"}
+    ),
+    span(span_id=3, parent_id=1, type="web", meta={"env": "staging", "a.b": "c"}, metrics={"_dd.measured": 1.0}),
+    span(span_id=4, parent_id=2, type="redis", service="db", error=1, meta={"db.namespace": "0"}),
 ]
+# The upper half of the trace id is on each span, since each must join the trace by itself.
+COME_OUT = [{**one, "meta": {**one["meta"], "_dd.p.tid": HIGH}} for one in SENT]
+BODIES = {"v0.4": v04(SENT), "v0.5": v05(SENT), "v0.7": v07({"spans": SENT, "priority": 2})}
 
 
-@pytest.mark.parametrize("version", ["v0.4", "v0.5"])
-def test_spans_come_out_as_they_came_in(version):
-    """Fields and numbers are the same; texts may be joined by others, and none is lost."""
-    payload = decode(version, v05(SENT) if version == "v0.5" else v04(SENT))
-    data = convert(payload, Tracer("python", computed_top_level=True), HighIds()).data
-    groups = TraceMapper(Origins(Defaults()), SpanMapper()).map(ExportTraceServiceRequest.FromString(data), local=True)
-    spans = groups[0].chunks[LOW].spans
-    assert len(groups) == 1
-    for sent, got in zip(SENT, spans, strict=True):
-        fields = [name for name in sent if name != "meta"]
-        assert {name: getattr(got, name) for name in fields} == {name: sent[name] for name in fields}
-        assert sent["meta"].items() <= got.meta.items()
-        assert (got.meta["_dd.p.tid"], got.meta["otel.trace_id"]) == (HIGH, f"{HIGH}{LOW:016x}")
+def groups_of(version, body):
+    """What the exporter makes of what the receiver makes of a body."""
+    tracer = Tracer("python", version="4.0", computed_top_level=True)
+    data = convert(decode(version, body), tracer, HighIds()).data
+    return TraceMapper(Origins(Defaults()), SpanMapper()).map(ExportTraceServiceRequest.FromString(data), local=True)
+
+
+def by_id(spans):
+    """Spans of one trace in the order in which they were sent: they come out service by service."""
+    return sorted(spans, key=lambda one: one["span_id"])
+
+
+@pytest.mark.parametrize("version", BODIES)
+def test_an_agent_gets_what_the_tracer_has_sent(version):
+    """One trace of all of its services, each field of each span equal, and nothing added."""
+    (body,) = agent_bodies(groups_of(version, BODIES[version]))
+    (trace,) = msgspec.msgpack.decode(body.data)
+    blank = {"parent_id": 0, "error": 0, "type": ""}
+    assert by_id([blank | one for one in trace]) == COME_OUT
+
+
+@pytest.mark.parametrize("version", BODIES)
+def test_the_intake_gets_what_the_tracer_has_sent(version):
+    """In the intake's message: one chunk with the tracer's decision, and each field of each span equal."""
+    (body,) = intake_bodies(groups_of(version, BODIES[version]), Sender(host_name="here"))
+    (payload,) = AgentPayload.FromString(body.data).tracerPayloads
+    assert (payload.languageName, payload.tracerVersion, payload.env) == ("python", "4.0", "prod")
+    assert (payload.hostname, payload.appVersion, payload.runtimeID) == ("web-1", "1.2", "r")
+    (chunk,) = payload.chunks
+    assert (chunk.priority, chunk.origin, dict(chunk.tags)) == (2, "synthetics", {"_dd.p.dm": "-4"})
+    got = [
+        {
+            "service": one.service,
+            "name": one.name,
+            "resource": one.resource,
+            "trace_id": one.traceID,
+            "span_id": one.spanID,
+            "parent_id": one.parentID,
+            "start": one.start,
+            "duration": one.duration,
+            "error": one.error,
+            "meta": dict(one.meta),
+            "metrics": dict(one.metrics),
+            "type": one.type,
+        }
+        for one in chunk.spans
+    ]
+    assert by_id(got) == COME_OUT
+
+
+def test_a_decision_holds_for_every_service_of_the_trace():
+    """A tracer says it on the first span alone: what it has decided against is not kept in part."""
+    sent = [span(metrics={"_sampling_priority_v1": -1.0}), span(span_id=2, parent_id=1, service="db")]
+    ((chunk,),) = (group.chunks.values() for group in groups_of("v0.4", v04(sent)))
+    assert (chunk.priority, len(chunk.spans)) == (-1, 2)
+
+
+def test_no_decision_is_made_for_a_tracer():
+    """An Agent makes it, as for the tracer's own request."""
+    (body,) = agent_bodies(groups_of("v0.4", v04([span()])))
+    assert msgspec.msgpack.decode(body.data)[0][0].get("metrics", {}) == {}
+
+
+def test_what_v07_says_of_the_payload_is_on_the_first_span():
+    """Since v0.4, which an Agent is sent, has no other place for it."""
+    body = v07({"spans": [span(), span(span_id=2, parent_id=1)]}, env="prod", hostname="web-1")
+    (body,) = agent_bodies(groups_of("v0.7", body))
+    first, second = msgspec.msgpack.decode(body.data)[0]
+    assert (first["meta"], second["meta"]) == ({"env": "prod", "_dd.hostname": "web-1"}, {})
+
+
+def test_an_empty_resource_is_the_operation():
+    """As an Agent has it; a service without a name is told from one that OpenTelemetry knows by nothing."""
+    ((chunk,),) = (group.chunks.values() for group in groups_of("v0.4", v04([span(resource="", service="")])))
+    assert (chunk.spans[0].resource, chunk.spans[0].service) == ("flask.request", "unnamed-service")
