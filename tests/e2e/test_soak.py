@@ -97,10 +97,16 @@ async def load(sidecar, requests, seen, first=0):
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads memory and open files from /proc")
-async def test_a_long_load_leaves_nothing_behind(tmp_path):
+@pytest.mark.timeout(60 + REQUESTS // 200)
+def test_a_long_load_leaves_nothing_behind(tmp_path):
     """The good has arrived once, all else is counted by reason; memory and open files are back at their level."""
+    asyncio.run(soak(tmp_path))
+
+
+async def soak(folder):
+    """All of it. Not the test itself, which would have to be over after the time that others get."""
     seen = Counter()
-    async with Sidecar(tmp_path) as sidecar:
+    async with Sidecar(folder) as sidecar:
         await load(sidecar, REQUESTS // 10, seen)
         open_files, memory = sidecar.open_files(), sidecar.memory()
         await load(sidecar, REQUESTS, seen, first=CONNECTIONS)
