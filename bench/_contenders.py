@@ -139,11 +139,15 @@ class RotelContender(Contender):
         """With the flags for the case."""
         over_grpc, over_http = f"http://127.0.0.1:{sink.grpc_port}", f"http://127.0.0.1:{sink.http_port}"
         if case.out == "otlp":
-            return Rotel.to(over_grpc, folder)
-        if case.out == "otlp_http":
-            return Rotel.to(over_http, folder, "http")
-        key = ("--datadog-exporter-api-key", "none", "--datadog-exporter-custom-endpoint", over_http)
-        return Rotel(folder, "--exporter", "datadog", *key)
+            process = Rotel.to(over_grpc, folder)
+        elif case.out == "otlp_http":
+            process = Rotel.to(over_http, folder, "http")
+        else:
+            key = ("--datadog-exporter-api-key", "none", "--datadog-exporter-custom-endpoint", over_http)
+            process = Rotel(folder, "--exporter", "datadog", *key)
+        # It drops what is left of a request that is larger than its batches.
+        process.command += ["--batch-max-size", str(max(8192, 2 * case.items))]
+        return process
 
 
 class Configured(Contender):

@@ -161,9 +161,12 @@ class Runner:
         """
         before = self._sink.count
         await self._client.send()
-        self._marks = await self._sink.settle() - before
-        if not self._marks and self._case.out != "prometheus" and not isinstance(self.process, Sink):
-            raise Refused("nothing comes out")
+        if self._case.out != "prometheus" and not isinstance(self.process, Sink):
+            try:
+                await self._sink.wait_for(before + 1)
+            except TimeoutError:
+                raise Refused("nothing comes out") from None
+            self._marks = await self._sink.settle() - before
         await self.feed(WARM_UP)
 
     async def round(self, seconds: float) -> None:
@@ -215,6 +218,15 @@ class Runner:
         return sorted(took)
 
 
+async def started(stack: contextlib.AsyncExitStack, contender: Contender, case: Case, sink: Sink, folder: str):
+    """A contender that runs until the stack is closed."""
+    for _ in range(2):
+        # Another program may be quicker to take a port that was free.
+        with contextlib.suppress(AssertionError):
+            return await stack.enter_async_context(contender.start(case, sink, folder))
+    return await stack.enter_async_context(contender.start(case, sink, folder))
+
+
 @contextlib.asynccontextmanager
 async def running(case: Case, contenders: Iterable[Contender], sink: Sink, cores: Iterable[int] | None = None):
     """Those of the contenders that offer the case, started and warmed up, or with the fault that they have shown."""
@@ -224,7 +236,7 @@ async def running(case: Case, contenders: Iterable[Contender], sink: Sink, cores
         with on_cores(cores or CORES):
             async with asyncio.TaskGroup() as group:
                 starts = [
-                    group.create_task(stack.enter_async_context(contender.start(case, sink, folder)))
+                    group.create_task(started(stack, contender, case, sink, folder))
                     for contender, folder in zip(chosen, folders, strict=True)
                 ]
         processes = [start.result() for start in starts]

@@ -50,7 +50,7 @@ class Sink:
         """The items that have arrived so far."""
         return self._count.value
 
-    async def wait_for(self, count: int, within: float = 15) -> None:
+    async def wait_for(self, count: int, within: float = 10) -> None:
         """Return when so many items have arrived.
 
         Raises:

@@ -12,7 +12,7 @@ from bench._measure import cpu_seconds, running
 from bench._sink import Sink
 
 REQUESTS_PER_SECOND = 100
-SECONDS = 4.0
+SECONDS = 3.0
 AIM = 12  # percent of a core at 10,000 records per second
 
 

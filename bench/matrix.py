@@ -1,17 +1,18 @@
 """Processor time per item of each contender, user's and system's, from the operating system.
 
-Every case sends the same prebuilt requests to all contenders that offer it, in turns. Peers filter nothing: beside a
-filtering sidecar they do less. Rotel compresses whatever it is told; the rows with gzip compare like with like.
+Every case sends the same prebuilt requests to all contenders that offer it, in turns. Each figure is the median of five
+rounds and their spread; ratios are medians of the rounds' ratios. Peers filter nothing: beside a filtering sidecar they
+do less. Rotel compresses whatever it is told; the rows with gzip compare like with like. Peaks are in the same order.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
 
 from bench import _plot
 from bench._contenders import ALL, ALLOWLIST, PASS, Case, Contender, Floor, Sidecar, contenders
 from bench._measure import Result, compare, spread
+from bench._report import shown
 from bench._sink import Sink
 from sidecar import Signal
 
@@ -70,9 +71,7 @@ def every() -> list[Case]:
 async def rows(options):
     async with Sink() as sink:
         for case in every() if options.full else DEFAULT:
-            results = await compare(case, taking_part(case), sink, ROUNDS, SECONDS)
-            for row in table(case, results):
-                yield row
+            yield row(case, await compare(case, taking_part(case), sink, ROUNDS, SECONDS))
 
 
 def taking_part(case: Case) -> list[Contender]:
@@ -80,27 +79,26 @@ def taking_part(case: Case) -> list[Contender]:
     return [*contenders(), Floor()] if case.processors == PASS and case.out == "otlp" else contenders()
 
 
-def table(case: Case, results: list[Result]):
-    sound = {result.name: result for result in results if not result.fault}
+def row(case: Case, results: list[Result]) -> dict:
+    found = {result.name: result for result in results}
+    sound = {name: result for name, result in found.items() if not result.fault}
     peers = [result for name, result in sound.items() if name not in {Sidecar.name, Floor.name}]
     best = min(peers, key=lambda peer: peer.median, default=None)
-    floor = sound.get(Floor.name)
-    for result in results:
-        if result.fault:
-            yield f"{case}: no figures of {result.name}: {result.fault}"
-            continue
-        ours = result.name == Sidecar.name
-        yield {
-            "case": str(case),
-            "contender": result.name,
-            "µs per item": result.median,
-            "spread": spread(result.cpu),
-            "items/s": f"{statistics.median(result.rate):,.0f}",
-            "peak MiB": round(result.peak),
-            "to best peer": f"{result.ratio(best):.2f} ({best.name})" if ours and best else "",
-            "to floor": result.ratio(floor) if ours and floor else "",
-            "aim": judged(result, sound, *AIMS[case]) if ours and case in AIMS else "",
-        }
+    ours, floor = sound.get(Sidecar.name), sound.get(Floor.name)
+    return {
+        "case": str(case),
+        **{f"{each.name}, µs": figure(found.get(each.name)) for each in contenders()},
+        "to best peer": ours.ratio(best) if ours and best else "",
+        "to floor": ours.ratio(floor) if ours and floor else "",
+        "peak MiB": " / ".join(f"{result.peak:.0f}" for name, result in sound.items() if name != Floor.name),
+        "aim": judged(ours, sound, *AIMS[case]) if ours and case in AIMS else "",
+    }
+
+
+def figure(result: Result | None) -> str:
+    if result is None or result.fault:
+        return result.fault if result else ""
+    return f"{shown(result.median)} {spread(result.cpu)}"
 
 
 def judged(ours: Result, sound: dict[str, Result], limit: float, unit: str) -> str:
@@ -116,9 +114,10 @@ def judged(ours: Result, sound: dict[str, Result], limit: float, unit: str) -> s
 
 def plots(table_: list[dict]) -> dict[str, str]:
     """Bars of processor time."""
-    groups = [
-        (case, [(row["contender"], row["µs per item"]) for row in group])
-        for case, group in itertools.groupby(table_, key=lambda row: row["case"])
-        if " 1 per request" not in case
-    ]
+    groups = []
+    for row_ in table_:
+        cells = {name.removesuffix(", µs"): value for name, value in row_.items() if name.endswith(", µs")}
+        bars = [(name, float(value.split()[0])) for name, value in cells.items() if "±" in value]
+        if " 1 per request" not in row_["case"]:  # ten times as long as the others
+            groups.append((row_["case"], bars))
     return {"cpu.svg": _plot.bars("Processor time per item, µs: less is better", groups)}

@@ -1,13 +1,14 @@
 """A guard of under a minute: processor time per item as ratios to floors of the same run, beside recorded ratios.
 
 The floor of what passes through is a bare `grpc.aio` server that gets the same requests; the floor of what is looked
-into is decoding and encoding them once. Fails when a ratio is more than 25 % above `baseline.json`, which `--record`
-writes.
+into is decoding and encoding them once. Fails when a ratio is, twice, more than 25 % above `baseline.json`, which
+`--record` writes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from bench._requests import prebuilt
 from bench._sink import Sink
 from sidecar import SCHEMAS, Signal
 
-ROUNDS = 5
+ROUNDS = 6
 SECONDS = 0.2
 ALLOWED = 1.25
 BASELINE = Path(__file__).with_name("baseline.json")
@@ -38,17 +39,19 @@ async def rows(options):
     measured, slower = {}, []
     async with Sink() as sink:
         for case in BY_REQUEST + BY_ITEM:
-            name = str(case)
-            measured[name] = ratio = round(await ratio_to_floor(case, sink), 2)
-            before = baseline.get(name)
-            if before and ratio > before * ALLOWED:
+            name, ratio = str(case), await ratio_to_floor(case, sink)
+            limit = baseline.get(name, math.inf) * ALLOWED
+            if ratio > limit:  # once more: what disturbs a machine seldom does so twice in the same place
+                ratio = min(ratio, await ratio_to_floor(case, sink))
+            if ratio > limit:
                 slower.append(name)
+            measured[name] = round(ratio, 2)
             yield {
                 "case": name,
                 "floor": "bare server" if case in BY_REQUEST else "decode, encode",
                 "to floor": ratio,
-                "recorded": before or "",
-                "change": f"{ratio / before - 1:+.0%}" if before else "",
+                "recorded": baseline.get(name, ""),
+                "change": f"{ratio / baseline[name] - 1:+.0%}" if name in baseline else "",
             }
     if options.record:
         BASELINE.write_text(json.dumps(measured, indent=2, ensure_ascii=False) + "\n")
@@ -65,18 +68,16 @@ async def ratio_to_floor(case: Case, sink: Sink) -> float:
             for runner in runners:
                 await runner.round(SECONDS)
             floors.append(recode(case))
-    ours = runners[0].result.cpu
     if case in BY_REQUEST:
         floors = runners[1].result.cpu
-    return statistics.median(mine / floor for mine, floor in zip(ours, floors, strict=True))
+    return statistics.median(ours / floor for ours, floor in zip(runners[0].result.cpu, floors, strict=True))
 
 
 def recode(case: Case) -> float:
-    """Microseconds per item to decode and encode a request, at the best of some times."""
+    """Microseconds per item to decode and encode a request, again and again for half of a round."""
     body, request = prebuilt(case.signal, case.items), SCHEMAS[case.signal].request
-    best = float("inf")
-    for _ in range(20):
-        started = time.process_time()
+    started, times = time.process_time(), 0
+    while time.process_time() - started < SECONDS / 2:
         request.FromString(body).SerializeToString()
-        best = min(best, time.process_time() - started)
-    return best / case.items * 1e6
+        times += 1
+    return (time.process_time() - started) / times / case.items * 1e6

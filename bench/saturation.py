@@ -13,7 +13,7 @@ from bench._measure import CORES, compare, on_cores, spread
 from bench._sink import Sink
 
 ROUNDS = 5
-SECONDS = 0.6
+SECONDS = 0.5
 
 
 async def rows(options):  # noqa: ARG001
