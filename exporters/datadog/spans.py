@@ -86,7 +86,7 @@ class SpanMapper:
         if by_tracer and _OPERATION in own:
             return _as_it_was(span, origin, own, metrics, meta_struct)
         meta = {**shared, **own}
-        kind = rules.KINDS[span.kind] if 0 <= span.kind < len(rules.KINDS) else "unspecified"
+        kind = _kind(span)
         service = meta.get("service.name") or origin.service or NO_SERVICE
         name = span.name if self._span_name_as_operation else rules.operation_name(meta, kind)
         mapped = Span(
@@ -186,10 +186,13 @@ def _as_it_was(
 ) -> Span:
     """The span that a tracer has sent, from what its receiver has made of it."""
     operation = meta.pop(_OPERATION)
+    resource = meta.pop("resource.name", None)
+    if resource is None:  # an allowlist has taken it
+        resource = rules.resource_name(meta, _kind(span), operation)
     mapped = Span(
         service=rules.normal_service(origin.attributes.get("service.name", "")),
         name=rules.normal_operation(operation),
-        resource=rules.cut_resource(meta.pop("resource.name", "") or operation),
+        resource=rules.cut_resource(resource or operation),
         **_place(span),
         error=int(span.status.code == _ERROR),
         meta=meta,
@@ -204,6 +207,10 @@ def _as_it_was(
     if span.links:
         meta["_dd.span_links"] = _links(span.links)
     return mapped
+
+
+def _kind(span: Any) -> str:
+    return rules.KINDS[span.kind] if 0 <= span.kind < len(rules.KINDS) else "unspecified"
 
 
 def _place(span: Any) -> dict[str, int]:

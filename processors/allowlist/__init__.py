@@ -26,7 +26,8 @@ class AllowlistSettings(Settings):
 
     Attributes:
         presets: lists of keys: `telemetry_event` (the fields of TelemetryEvents and what their conversion adds),
-            `otel_semconv` (OpenTelemetry's registered keys, less those that carry user content).
+            `otel_semconv` (OpenTelemetry's registered keys, less those that carry user content), `datadog` (what
+            Datadog's tracers and DogStatsD clients write beside those).
         attributes: more keys for log records, spans, span events, links, data points and exemplars, and for maps
             within values and bodies. `*` matches any run of characters.
         resource_attributes: keys for resources, instead of those of the presets.

@@ -53,9 +53,9 @@ def test_a_collectors_document_is_right():
     assert [str(pipeline.id) for pipeline in graph.order] == ["traces", "metrics", "logs"]
 
 
-def test_there_are_four():
+def test_there_are_five():
     """The names are those that the documentation lists."""
-    assert presets.names() == ("datadog", "default", "gateway", "prometheus")
+    assert presets.names() == ("datadog", "datadog-agent", "default", "gateway", "prometheus")
 
 
 def test_datadog_is_the_default_with_another_exporter():
@@ -67,6 +67,23 @@ def test_datadog_is_the_default_with_another_exporter():
     assert others == {key: made for key, made in default.components.items() if key[0] != "exporters"}
 
 
+def test_in_an_agents_place_there_is_more_to_receive():
+    """Everything else is as in the document for Datadog, but for the keys that its clients write."""
+    datadog, agent = resolved("datadog"), resolved("datadog-agent")
+    added = {("receivers", ComponentId("datadog")), ("receivers", ComponentId("dogstatsd"))}
+    assert set(agent.components) == set(datadog.components) | added
+    allowlist = ("processors", ComponentId("allowlist"))
+    assert {key for key, made in datadog.components.items() if agent.components[key] != made} == {allowlist}
+    assert agent.components[allowlist].settings.presets == ("telemetry_event", "otel_semconv", "datadog")
+    taken = {pipeline.id: set(pipeline.receivers) for pipeline in datadog.pipelines}
+    more = {str(pipeline.id): set(pipeline.receivers) - taken[pipeline.id] for pipeline in agent.pipelines}
+    assert {id_: set(map(str, ids)) for id_, ids in more.items() if ids} == {
+        "logs": {"dogstatsd"},
+        "traces": {"datadog"},
+        "metrics": {"datadog", "dogstatsd"},
+    }
+
+
 def test_telemetry_events_have_the_rates_of_their_contract():
     """100 a minute and 200 at once for each caller, 10 and 30 for each unknown address."""
     limit = resolved("default").components["processors", ComponentId("rate_limit")].settings
@@ -75,7 +92,7 @@ def test_telemetry_events_have_the_rates_of_their_contract():
     assert (anonymous.rate, anonymous.burst, anonymous.key) == (Rate("10/m"), 30, ("client_address",))
 
 
-@pytest.mark.parametrize("name", ["default", "datadog"])
+@pytest.mark.parametrize("name", ["default", "datadog", "datadog-agent"])
 def test_presets_for_one_host_listen_on_localhost(name):
     """Nothing is open to the network unless told so."""
 

@@ -11,8 +11,11 @@ from exporters.datadog.spans import SpanMapper
 from exporters.datadog.trace_bodies import agent_bodies, intake_bodies
 from exporters.datadog.traces import TraceMapper
 from exporters.datadog.wire.datadog_pb2 import AgentPayload as Sender
+from processors.allowlist import Allowlist
+from sidecar import Batch, Signal
 from sidecar.receivers.datadog.spans import HighIds, Tracer, convert
 from sidecar.receivers.datadog.wire import decode
+from sidecar.testing import Bench
 
 EVENTS = '[{"time_unix_nano":1700000000000000000,"name":"event","attributes":{"n":1,"list":["a"]}}]'
 LINKS = (
@@ -141,3 +144,24 @@ def test_an_empty_resource_is_the_operation():
     """As an Agent has it; a service without a name is told from one that OpenTelemetry knows by nothing."""
     ((chunk,),) = (group.chunks.values() for group in groups_of("v0.4", v04([span(resource="", service="")])))
     assert (chunk.spans[0].resource, chunk.spans[0].service) == ("flask.request", "unnamed-service")
+
+
+def test_the_allowlists_preset_keeps_what_makes_spans_useful():
+    """Operation, type, kind and decision pass; a statement does not, and a route stands in for the resource."""
+    web = {"http.method": "GET", "http.route": "/users/<id>", "http.url": "http://shop/users/7?q=secret"}
+    sent = [
+        span(resource="GET /users/7", meta={**web, "span.kind": "server"}, metrics={"_sampling_priority_v1": 2.0}),
+        span(span_id=2, parent_id=1, name="postgres.query", service="db", type="sql", resource="select 'secret'"),
+    ]
+    data = convert(decode("v0.4", v04(sent)), Tracer("python"), HighIds()).data
+    allowlist = Bench().make(Allowlist, "presets: [otel_semconv, datadog]")
+    batch = allowlist.process(Batch(Signal.TRACES, data))
+    ((chunk,),) = (
+        group.chunks.values() for group in TraceMapper(Origins(Defaults()), SpanMapper()).map(batch.message, local=True)
+    )
+    assert [(one.name, one.resource, one.type) for one in chunk.spans] == [
+        ("flask.request", "GET /users/<id>", "web"),
+        ("postgres.query", "postgres.query", "sql"),
+    ]
+    assert chunk.priority == 2
+    assert b"secret" not in batch.encode()
