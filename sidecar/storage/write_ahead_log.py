@@ -9,8 +9,11 @@ then found by the checksums of the requests on it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
+
+Sums: TypeAlias = tuple[int, int]
 
 PAGE: Final = 4096
 _HEADER: Final = struct.Struct(">IIIIIIII")  # magic, version, page size, checkpoint, two salts, two checksums
@@ -51,13 +54,34 @@ class WriteAheadLog:
         head = struct.pack(">IIIIII", self._magic, _VERSION, PAGE, 0, self._salt1, self._salt2)
         sums = _checksum(head, (0, 0), self._order)
         parts = [head, struct.pack(">II", *sums)]
+        # What the frame before ends with: as it says, and as it should say.
+        befores: list[Sums] = [_HEADER.unpack_from(self._data)[6:8], sums]
         for number in range(1, self.commits[-1] + 1):
             start = _HEADER.size + (number - 1) * _STRIDE
             page = self._data[start + _FRAME.size : start + _STRIDE]
-            numbers = self._data[start : start + 8]
-            sums = _checksum(page, _checksum(numbers, sums, self._order), self._order)
+            written: Sums = _FRAME.unpack_from(self._data, start)[4:6]
+            numbers = self._numbers(self._data[start : start + 8], page, befores, written)
+            befores = [written, self._sums(befores[0], numbers, page)]
+            sums = self._sums(sums, numbers, page)
             parts += [numbers, struct.pack(">IIII", self._salt1, self._salt2, *sums), page]
         return b"".join(parts)
+
+    def _numbers(self, numbers: bytes, page: bytes, befores: Sequence[Sums], written: Sums) -> bytes:
+        """A frame's page number and the database's size; where one bit of them is flipped, as they were.
+
+        An image on a wrong page would cost all that stands there.
+        """
+        if any(self._sums(before, numbers, page) == written for before in befores):
+            return numbers
+        value = int.from_bytes(numbers, "big")
+        for bit in range(64):
+            flipped = (value ^ (1 << bit)).to_bytes(8, "big")
+            if self._sums(befores[0], flipped, page) == written:
+                return flipped
+        return numbers
+
+    def _sums(self, before: Sums, numbers: bytes, page: bytes) -> Sums:
+        return _checksum(page, _checksum(numbers, before, self._order), self._order)
 
     @property
     def _order(self) -> str:
@@ -73,7 +97,7 @@ class WriteAheadLog:
         return bool(pages) and (salt1, salt2) == (self._salt1, self._salt2)
 
 
-def _checksum(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:
+def _checksum(data: bytes, sums: Sums, order: str) -> Sums:
     """SQLite's checksum of an even number of 32-bit words ("Database File Format", §4.2)."""
     first, second = sums
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
