@@ -143,6 +143,8 @@ class QueueFile:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[self._fsync]}")
             connection.execute("PRAGMA cell_size_check = ON")
+            # Pages: 16 MiB. What is delivered within that time never has to be copied into the file.
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
             connection.execute("PRAGMA cache_size = -2048")  # KiB; rows are written once and read once
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:

@@ -164,6 +164,26 @@ def test_a_flipped_byte_in_the_log_costs_one_request_and_not_all_behind_it(path,
     assert list(tmp_path.glob("*.damaged-*"))
 
 
+@pytest.mark.parametrize("offset", [3, 7, 8, 16, 20])
+def test_a_page_image_never_lands_on_the_wrong_page(path, tmp_path, offset):
+    """A flipped bit in a frame's page number, its salt or its checksum costs nothing: the image is put where it was."""
+    with closing(QueueFile(path)) as file:
+        for number in range(10):
+            store(file, logs(30, body=f"n{number}"))
+        crashed = tmp_path / "crashed.queue"
+        for suffix in ("", "-wal"):
+            shutil.copyfile(path.with_name(path.name + suffix), crashed.with_name(crashed.name + suffix))
+    log = crashed.with_name(crashed.name + "-wal")
+    for frame in range(6):
+        raw = bytearray(log.read_bytes())
+        raw[32 + frame * 4120 + offset] ^= 1
+        damaged = tmp_path / f"frame{frame}.queue"
+        shutil.copyfile(crashed, damaged)
+        damaged.with_name(damaged.name + "-wal").write_bytes(raw)
+        with closing(QueueFile(damaged)) as file:
+            assert len(texts_in(file)) == 300, frame
+
+
 def test_a_write_that_a_crash_tore_is_not_mended(path, tmp_path):
     """What was not committed stays uncommitted: half a page is worse than none."""
     with closing(QueueFile(path)) as file:
