@@ -60,7 +60,10 @@ async def test_logs_arrive_as_a_json_array_in_gzip(exporter, intake):
 
 
 async def test_a_large_batch_is_cut_before_it_is_sent(exporter, intake):
-    """No request holds more than 1,000 logs or 5 MB; nothing is lost and nothing is doubled."""
+    """No request holds more than 1,000 logs or 5 MB; nothing is lost and nothing is doubled.
+
+    See contrib#16834, litellm#32860.
+    """
     await exporter.export(otlp.logs(2500, filler="x" * 4000))
     assert [log["message"] for log in intake.logs] == [f"hello {index}" for index in range(2500)]
     assert {request.status for request in intake.to(LOGS)} == {202}
@@ -91,7 +94,10 @@ async def test_what_remains_can_be_stored_as_otlp(exporter, intake):
 
 
 async def test_413_is_bisected_until_the_one_log_that_fails(exporter, intake, bench):
-    """A body that an intake finds too large is sent in halves; only what fails alone is dropped, and counted."""
+    """A body that an intake finds too large is sent in halves; only what fails alone is dropped, and counted.
+
+    See contrib#16834.
+    """
     intake.script(status=413, times=3)
     await exporter.export(otlp.logs(4))
     # 4 -> 2 -> 1 are refused; the other log of that pair and the other pair arrive.
@@ -110,7 +116,7 @@ async def test_a_body_that_datadog_refuses_is_permanent(exporter, intake, bench)
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 504])
 async def test_what_may_pass_later_is_retryable(exporter, intake, status):
-    """Timeouts and faults of the server keep the data."""
+    """Timeouts and faults of the server keep the data (contrib#24550)."""
     intake.script(status=status)
     with pytest.raises(Retryable):
         await exporter.export(otlp.logs(1))
@@ -198,7 +204,7 @@ async def test_an_address_that_is_no_intake_keeps_the_data(exporter, intake, sta
 
 
 async def test_nothing_of_one_request_is_left_on_the_next(exporter, intake):
-    """Tags are inside each log: they grow neither the address nor the logs that follow."""
+    """Tags are inside each log: they grow neither the address nor the logs that follow (contrib#16380)."""
     for index in range(3):
         await exporter.export(otlp.logs(1, service=f"s{index}", ddtags=f"n:{index}"))
     assert [log["ddtags"] for log in intake.logs] == [f"service:s{index},n:{index}" for index in range(3)]
@@ -229,7 +235,7 @@ async def test_an_answer_that_repeats_the_key_does_not_reveal_it(exporter, intak
 
 
 async def test_a_connection_that_breaks_is_retryable(exporter, intake):
-    """A reset in the middle of the body, and one before the answer."""
+    """A reset in the middle of the body, and one before the answer (contrib#24550)."""
     intake.script(after_bytes=1)
     intake.script(status=0)
     batch = otlp.logs(1)
@@ -241,7 +247,7 @@ async def test_a_connection_that_breaks_is_retryable(exporter, intake):
 
 
 async def test_an_unreachable_intake_is_retryable(bench):
-    """A refused connection keeps the data."""
+    """A refused connection keeps the data (contrib#24550)."""
     exporter = bench.make(DatadogExporter, f"api: {{key: {KEY}}}\nlogs: {{endpoint: 'http://127.0.0.1:1'}}\n")
     await exporter.start()
     with pytest.raises(Retryable):

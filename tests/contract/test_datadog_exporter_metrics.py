@@ -93,7 +93,7 @@ async def test_a_retry_counts_no_difference_twice(bench, intake):
 
 
 async def test_bodies_over_the_compressed_limit_are_divided(bench, intake):
-    """512,000 bytes after compression, however badly they compress."""
+    """512,000 bytes after compression, however badly they compress (contrib#17566)."""
     noise = (hashlib.sha512(str(index).encode()).hexdigest() for index in range(9000))
     points = [otlp.point(index, {"noise": one}, time=0) for index, one in enumerate(noise)]
     async with running(bench, f"{{endpoint: '{intake.url}'}}") as exporter:

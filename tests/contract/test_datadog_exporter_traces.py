@@ -67,7 +67,7 @@ async def test_one_trace_of_many_services_has_one_id(exporter, intake):
 
 
 async def test_a_large_batch_is_cut_before_it_is_sent(exporter, intake):
-    """A trace of 9 MB goes out in requests under 3.2 MB, every span once."""
+    """A trace of 9 MB goes out in requests under 3.2 MB, every span once (contrib#1925)."""
     await exporter.export(otlp.traces(900, filler="x" * 10_000))
     assert len(intake.to(TRACES)) == 4
     assert {request.status for request in intake.to(TRACES)} == {202}
@@ -75,7 +75,7 @@ async def test_a_large_batch_is_cut_before_it_is_sent(exporter, intake):
 
 
 async def test_413_divides_a_trace(exporter, intake, bench):
-    """No trace is tried again and again; one span that fails alone is dropped and counted."""
+    """No trace is tried again and again; one span that fails alone is dropped and counted (contrib#1925)."""
     intake.script(status=413, times=3)
     await exporter.export(otlp.traces(4))
     assert [span.spanID for _, _, span in intake.spans] == [2, 3, 4]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 
@@ -11,6 +12,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from support import otlp
 from support.datadog_intake import LOGS, SERIES, TRACES, DatadogIntake
 from support.processes import SidecarProcess, find_free_port
+
+from sidecar.control import ask_to_reload
 
 DOCUMENT = """
 receivers:
@@ -50,14 +53,18 @@ class Running(SidecarProcess):
         super().__init__(document, folder, env=clean)
 
     async def send(self, signal, request):
-        """Send an OTLP request."""
+        """Send an OTLP request, which must be accepted."""
+        assert await self.post(signal, request) == 200
+
+    async def post(self, signal, request):
+        """Send an OTLP request, and give the status of the answer."""
         url = f"http://127.0.0.1:{self.ports['port']}/v1/{signal}"
         headers = {"Content-Type": "application/x-protobuf"}
         async with (
             aiohttp.ClientSession() as session,
             session.post(url, data=request.SerializeToString(), headers=headers) as response,
         ):
-            assert response.status == 200, await response.text()
+            return response.status
 
     async def get(self, name, path):
         """What an HTTP server of it says."""
@@ -129,25 +136,46 @@ async def test_bad_days_of_every_kind_lose_nothing(intake, tmp_path):
     assert KEY not in ended.output
 
 
-async def test_an_answer_that_is_lost_doubles_one_batch_at_most(intake, tmp_path):
+def requests_of(signal, first):
+    """A request of ten items that tell which one it is, beginning with a number."""
+    if signal == "logs":
+        return otlp.logs_request(10, body=f"batch {first}")
+    return otlp.traces_request(10, service=f"batch-{first}") if signal == "traces" else deltas(first, 10)
+
+
+def arrived(intake, signal):
+    """How often each item has arrived, by its batch and itself."""
+    if signal == "logs":
+        return Counter((int(log["message"].split()[1]), log["message"].split()[2]) for log in intake.logs)
+    if signal == "traces":
+        return Counter((int(span.service.split("-")[1]), span.spanID) for _, _, span in intake.spans)
+    values = (int(series["points"][0]["value"]) for series in intake.series)
+    return Counter((value - value % 10, value) for value in values)
+
+
+@pytest.mark.parametrize(("signal", "path"), [("logs", LOGS), ("traces", TRACES), ("metrics", SERIES)])
+async def test_an_answer_that_is_lost_doubles_one_batch_at_most(intake, tmp_path, signal, path):
     """What the intake took without being able to say so is sent once more, and no other batch is."""
     async with Running(intake, tmp_path) as sidecar:
-        intake.script(status=0, accept=True, path=LOGS)
-        for first in range(3):
-            await sidecar.send("logs", otlp.logs_request(10, body=f"batch {first}"))
-            await intake.wait_for(lambda first=first: len({log["message"] for log in intake.logs}) >= 10 * first + 10)
-        await intake.wait_for(lambda: len(intake.logs) >= 40)
-        await sidecar.stop()
-    counts = Counter(log["message"] for log in intake.logs)
-    assert {count for message, count in counts.items() if message.startswith("batch 0")} == {2}
-    assert {count for message, count in counts.items() if not message.startswith("batch 0")} == {1}
+        intake.script(status=0, accept=True, path=path)
+        for first in (0, 10, 20):
+            await sidecar.send(signal, requests_of(signal, first))
+            await intake.wait_for(lambda first=first: len(arrived(intake, signal)) >= first + 10)
+        await intake.wait_for(lambda: arrived(intake, signal).total() >= 40)
+        ended = await sidecar.stop()
+    counts = arrived(intake, signal)
+    assert {batch: count for (batch, _), count in counts.items()} == {0: 2, 10: 1, 20: 1}
+    assert set(counts.values()) == {1, 2}
+    assert len(counts) == 30
+    assert "received 30 = delivered 30 + stored 0 + dropped 0" in ended.output
 
 
-async def test_a_wrong_key_is_seen_everywhere_and_counts_nothing_as_sent(intake, tmp_path):
-    """Health and log say that the key is refused, without showing it; no record counts as sent."""
+@pytest.mark.parametrize(("signal", "path"), [("logs", LOGS), ("traces", TRACES), ("metrics", SERIES)])
+async def test_a_wrong_key_is_seen_everywhere_and_counts_nothing_as_sent(intake, tmp_path, signal, path):
+    """Health and log say that the key is refused, without showing it; no record counts as sent (contrib#47386)."""
     async with Running(intake, tmp_path, key="f" * 32) as sidecar:
-        await sidecar.send("logs", otlp.logs_request(10))
-        await intake.wait_for(lambda: bool(intake.to(LOGS)))
+        await sidecar.send(signal, requests_of(signal, 0))
+        await intake.wait_for(lambda: bool(intake.to(path)))
         await sidecar.wait_for_line("the API key is not valid")
         own = await sidecar.get("own", "/metrics")
         health = await sidecar.get("health", "/status") + await sidecar.get("health", "/")
@@ -157,7 +185,27 @@ async def test_a_wrong_key_is_seen_everywhere_and_counts_nothing_as_sent(intake,
     assert "the API key is not valid" in health
     assert "received 10 = delivered 0 + stored 0 + dropped 10" in ended.output
     assert "f" * 32 not in own + health + ended.output
-    assert len(intake.to(LOGS)) <= 3
+    assert len(intake.to(path)) <= 3
+
+
+async def test_who_finds_no_room_is_told_so_and_nothing_accepted_is_lost(intake, tmp_path):
+    """While the intake is down the queue fills, and then requests are refused: none is accepted and dropped.
+
+    See contrib#44299.
+    """
+    intake.script(status=503, times=10**6, path=LOGS)
+    sidecar = Running(intake, tmp_path)
+    limited = sidecar.document.read_text().replace("sending_queue: {", "sending_queue: {queue_size: 30, ")
+    sidecar.document.write_text(limited)
+    async with sidecar:
+        answers = [await sidecar.post("logs", requests_of("logs", first)) for first in range(0, 100, 10)]
+        accepted = [first for first, status in zip(range(0, 100, 10), answers, strict=True) if status == 200]
+        assert set(answers) == {200, 503}
+        intake.heal()
+        await intake.wait_for(lambda: len(intake.logs) >= 10 * len(accepted))
+        ended = await sidecar.stop()
+    assert arrived(intake, "logs") == {(first, str(one)): 1 for first in accepted for one in range(10)}
+    assert f"received {10 * len(accepted)} = delivered {10 * len(accepted)} + stored 0 + dropped 0" in ended.output
 
 
 async def test_one_word_swaps_datadog_and_prometheus_for_every_signal(intake, tmp_path):
@@ -180,3 +228,36 @@ async def test_one_word_swaps_datadog_and_prometheus_for_every_signal(intake, tm
             ended = await sidecar.stop()
         assert ended.code == 0, ended.output
     assert not [request for request in intake.requests if request.status >= 400]
+
+
+async def test_a_reload_swaps_datadog_and_prometheus_while_data_flow(intake, tmp_path):
+    """By `sidecar reload`, in one process: each signal goes to whichever is named, all of it, and back again."""
+    async with Running(intake, tmp_path) as sidecar:
+        document = sidecar.document.read_text()
+
+        async def turn_to(exporter):
+            sidecar.document.write_text(document.replace("exporters: [datadog]", f"exporters: [{exporter}]"))
+            succeeded, report = await asyncio.to_thread(ask_to_reload, sidecar.control)
+            assert succeeded, report
+
+        async def send(number):
+            await sidecar.send("logs", otlp.logs_request(10, body=f"round {number}"))
+            await sidecar.send("traces", otlp.traces_request(10, service=f"round-{number}"))
+            await sidecar.send("metrics", deltas(10 * number, 10))
+
+        await send(1)
+        await turn_to("prometheus")
+        await send(2)
+        page = await sidecar.get("page", "/metrics")
+        await turn_to("datadog")
+        await send(3)
+        await intake.wait_for(lambda: (len(intake.logs), len(intake.spans), len(intake.series)) == (20, 20, 20))
+        ended = await sidecar.stop()
+    assert 'log_records_total{service="api",severity="info"} 10' in page
+    assert 'service_name="round-2"' in page
+    assert 'requests_total{instance="",job="api",n="29"} 29' in page
+    assert {log["message"].rpartition(" ")[0] for log in intake.logs} == {"round 1", "round 3"}
+    assert {span.service for _, _, span in intake.spans} == {"round-1", "round-3"}
+    values = sorted(series["points"][0]["value"] for series in intake.series)
+    assert values == [*range(10, 20), *range(30, 40)]
+    assert ended.output.count("exporters/datadog: received 30 = delivered 30 + stored 0 + dropped 0") == 2

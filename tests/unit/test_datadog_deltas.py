@@ -21,7 +21,7 @@ def test_what_was_added_between_points():
 
 
 def test_each_series_has_a_first_value_of_its_own():
-    """Also when a sender begins several in one request, long after the exporter has started."""
+    """Also when a sender begins several in one request, long after the exporter has started (mapping-go#277)."""
     numbers = deltas()
     assert [numbers.take(key, 1500, 2000, value, 0) for key, value in (("a", 46950), ("b", 61920))] == [46950, 61920]
 
@@ -38,7 +38,10 @@ def test_each_series_has_a_first_value_of_its_own():
     ],
 )
 def test_whether_a_first_value_counts(initial, start, at, expected):
-    """`auto`: when the series began under our eyes, so that nothing of it can have been counted before."""
+    """`auto`: when the series began under our eyes, so that nothing of it can have been counted before.
+
+    See mapping-go#100, contrib#18053.
+    """
     assert deltas(initial).take("a", start, at, 5, 0) == expected
 
 
@@ -62,7 +65,7 @@ def test_points_that_are_not_newer_are_refused():
 
 
 def test_series_are_forgotten():
-    """After their time, and the oldest where there are too many."""
+    """After their time, and the oldest where there are too many (contrib#29755)."""
     numbers = deltas(max_series=2)
     for key, now in (("a", 0), ("b", 1), ("a", 2), ("c", 3)):
         numbers.take(key, 10, 2000 + now, 5, now)

@@ -45,7 +45,10 @@ def log_of(record: LogRecord, **resource) -> dict:
 
 
 def test_what_a_record_becomes():
-    """Message, status, time, ids and attributes, with host, service, tags and attributes of the resource."""
+    """Message, status, time, ids and attributes, with host, service, tags and attributes of the resource.
+
+    See router#4763.
+    """
     record = record_of("order accepted", order__id=7, paid=True, price=1.5)
     record.severity_number, record.severity_text = 9, "INFO"
     record.trace_id, record.span_id = TRACE_ID, SPAN_ID
@@ -137,7 +140,7 @@ def test_status_follows_the_word_then_the_number(number, text, status):
 
 @pytest.mark.parametrize("name", ["level", "severity", "status", "Level"])
 def test_a_severity_word_among_the_attributes_is_the_status(name):
-    """Loggers that know no SeverityNumber put the level there."""
+    """Loggers that know no SeverityNumber put the level there (contrib#14571)."""
     record = record_of(**{name: "error"})
     record.severity_number = 9
     assert log_of(record)["status"] == "error"
@@ -145,7 +148,7 @@ def test_a_severity_word_among_the_attributes_is_the_status(name):
 
 @pytest.mark.parametrize("value", [404, 0, "404", "shipped"])
 def test_a_status_that_is_no_severity_does_not_pass_for_one(value):
-    """An HTTP status in an attribute called `status` keeps its value under another name."""
+    """An HTTP status in an attribute called `status` keeps its value under another name (browser-sdk#4468)."""
     record = record_of(status=value, level=30)
     record.severity_number = 17
     log = log_of(record)
@@ -225,7 +228,7 @@ def test_what_a_record_says_counts_more_than_its_resource():
 
 
 def test_attributes_named_like_datadogs_own_members_do_not_replace_them():
-    """Host, service and date come from where OpenTelemetry keeps them."""
+    """Host, service and date come from where OpenTelemetry keeps them (vector#13291)."""
     names = {"host": "x", "hostname": "x", "service": "x", "@timestamp": "x", "timestamp": 1}
     log = log_of(record_of(**names), service__name="shop", host__name="web-1")
     assert (log["hostname"], log["service"], log["@timestamp"][:4]) == ("web-1", "shop", "2023")
@@ -238,7 +241,7 @@ def test_attributes_named_like_datadogs_own_members_do_not_replace_them():
 
 
 def test_tags_host_and_service_belong_to_each_record():
-    """Nothing of one resource, or of one record, is left on the next."""
+    """Nothing of one resource, or of one record, is left on the next (contrib#17398)."""
     request = request_of(
         record_of(ddtags="team:a", service__name="inner", host__name="inner-host"), record_of(), os__type="linux"
     )
@@ -255,7 +258,7 @@ def test_tags_host_and_service_belong_to_each_record():
 
 
 def test_a_record_does_not_override_the_service_of_its_resource():
-    """The attribute stays, as an attribute."""
+    """The attribute stays, as an attribute (documentation#20406)."""
     log = log_of(record_of(service__name="inner"), service__name="outer")
     assert (log["service"], log["service.name"]) == ("outer", "inner")
 

@@ -69,7 +69,7 @@ def test_cumulative_sums_become_what_was_added():
 
 
 def test_every_series_of_a_request_has_its_first_value():
-    """Two series that begin in one request after the exporter are both whole."""
+    """Two series that begin in one request after the exporter are both whole (mapping-go#277)."""
     points = Mapping()(otlp.sum_("c", otlp.point(46950, zone="a"), otlp.point(61920, zone="b")))
     assert numbers(points.counts) == {("c", "zone:a"): 46950, ("c", "zone:b"): 61920}
 

@@ -49,14 +49,17 @@ def test_the_host_a_resource_names(values, expected):
 
 
 def test_the_operators_word_beats_the_resource():
-    """A configured hostname holds against cloud and machine ids; only `datadog.host.name` is as explicit."""
+    """A configured hostname holds against cloud and machine ids; only `datadog.host.name` is as explicit.
+
+    See contrib#29866.
+    """
     told = Defaults(hostname="told", this_host="this-host")
     assert origin(told, cloud__provider="aws", host__id="i-123").hostname == "told"
     assert origin(told, datadog__host__name="by-the-sender").hostname == "by-the-sender"
 
 
 def test_no_host_is_invented_for_what_others_send():
-    """This host's name belongs to what was sent from it."""
+    """This host's name belongs to what was sent from it (contrib#31934)."""
     assert origin(local=False).hostname == ""
     assert origin(local=False, host__name="web-1").hostname == "web-1"
 
@@ -104,7 +107,7 @@ def test_a_comma_does_not_end_a_tag():
 
 
 def test_chosen_attributes_become_tags_too():
-    """By pattern, for every signal."""
+    """By pattern, for every signal (contrib#19648)."""
     chosen = Defaults(tag_patterns=("app.*", "team"))
     assert origin(chosen, app__tier="1", team="core", other="no", xapp__tier="no").tags == ("app.tier:1", "team:core")
 

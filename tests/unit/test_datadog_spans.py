@@ -41,7 +41,7 @@ def map_span(span: OtlpSpan, *, by_tracer: bool = False, named_by_span: bool = F
 
 
 def test_what_a_span_becomes():
-    """Ids, times, names, and attributes under Datadog's names: numbers as metrics, all else as text."""
+    """Ids, times, names, and attributes under Datadog's names: numbers as metrics, all else as text (contrib#5969)."""
     span = span_of(
         kind="server",
         http__request__method="GET",
@@ -198,7 +198,7 @@ def test_a_span_without_a_service_has_the_usual_name():
 
 
 def test_only_an_error_status_makes_an_error():
-    """An exception that was handled is noted, and no more."""
+    """An exception that was handled is noted, and no more (datadog-agent#33567, contrib#1684)."""
     span = span_of()
     event = span.events.add(name="exception", time_unix_nano=NOW)
     event.attributes.extend(

@@ -115,7 +115,7 @@ def test_what_the_sender_has_counted_is_not_counted_again():
 
 
 def test_a_bucket_is_closed_ten_seconds_after_its_end():
-    """Late spans go to the oldest open bucket, early ones to the next."""
+    """Late spans go to the oldest open bucket, early ones to the next (contrib#15720)."""
     counted = Concentrator()
     now = START + 5 * 10**9
     for at in (START - 3600 * 10**9, START - 1, START, START + 3600 * 10**9):
@@ -129,7 +129,7 @@ def test_a_bucket_is_closed_ten_seconds_after_its_end():
 
 
 def test_the_number_of_entries_is_bounded():
-    """Beyond the limit resources are counted together, and far beyond services: hits stay right."""
+    """Beyond the limit resources are counted together, and far beyond services: hits stay right (contrib#30828)."""
     folded = []
     counted = Concentrator(max_entries=10, on_folded=lambda: folded.append(1))
     for index in range(100):

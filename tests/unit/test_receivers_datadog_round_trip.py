@@ -12,7 +12,7 @@ from exporters.datadog.trace_bodies import agent_bodies, intake_bodies
 from exporters.datadog.traces import TraceMapper
 from exporters.datadog.wire.datadog_pb2 import AgentPayload as Sender
 from processors.allowlist import Allowlist
-from sidecar import Batch, Signal
+from sidecar import Batch, BatchContext, Signal
 from sidecar.receivers.datadog.spans import HighIds, Tracer, convert
 from sidecar.receivers.datadog.wire import decode
 from sidecar.testing import Bench
@@ -155,7 +155,7 @@ def test_the_allowlists_preset_keeps_what_makes_spans_useful():
     ]
     data = convert(decode("v0.4", v04(sent)), Tracer("python"), HighIds()).data
     allowlist = Bench().make(Allowlist, "presets: [otel_semconv, datadog]")
-    batch = allowlist.process(Batch(Signal.TRACES, data))
+    batch = allowlist.process(Batch(Signal.TRACES, data, context=BatchContext()))
     ((chunk,),) = (
         group.chunks.values() for group in TraceMapper(Origins(Defaults()), SpanMapper()).map(batch.message, local=True)
     )

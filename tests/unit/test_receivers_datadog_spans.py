@@ -70,7 +70,7 @@ def test_json_is_read_as_messagepack_is():
 
 
 def test_the_upper_half_of_an_id_holds_for_the_whole_chunk_and_for_later_parts_of_the_trace():
-    """Only a chunk's first span carries it; the lower half keeps its leading zeros."""
+    """Only a chunk's first span carries it; the lower half keeps its leading zeros (contrib#36926)."""
     high_ids = HighIds()
     first = [span(meta={"_dd.p.tid": HIGH}), span(span_id=2, parent_id=1)]
     _, spans, _ = converted("v0.4", v04(first), high_ids=high_ids)
