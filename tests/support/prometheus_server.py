@@ -12,7 +12,7 @@ import pytest
 from support.processes import PATIENCE, ManagedProcess, find_free_port
 
 _CONFIG = """\
-global: {{scrape_interval: 250ms, scrape_timeout: 250ms}}
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 storage: {{exemplars: {{max_exemplars: 10000}}}}
 scrape_configs:
 - job_name: sidecar
@@ -41,7 +41,7 @@ def promtool(*arguments, stdin=b""):
 
 
 class PrometheusServer(ManagedProcess):
-    """Prometheus, scraping `/metrics` of some ports four times a second. It begins after five seconds.
+    """Prometheus, scraping `/metrics` of some ports once a second. It begins after five seconds.
 
     Args:
         ports: of the targets.
