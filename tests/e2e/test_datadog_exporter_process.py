@@ -188,6 +188,29 @@ async def test_a_wrong_key_is_seen_everywhere_and_counts_nothing_as_sent(intake,
     assert len(intake.to(path)) <= 3
 
 
+async def test_with_an_exporter_for_each_signal_no_intake_holds_up_another(intake, tmp_path):
+    """The logs wait as long as their intake wants, spans and metrics go on meanwhile, and all arrive once."""
+    intake.script(status=429, path=LOGS, headers={"X-Ratelimit-Reset": "6"})
+    sidecar = Running(intake, tmp_path)
+    document = sidecar.document.read_text()
+    settings = document.partition("  datadog:")[2].partition("  prometheus:")[0]
+    document = document.replace("  prometheus:", f"  datadog/logs:{settings}  prometheus:")
+    pipeline = "logs: {receivers: [otlp], exporters: "
+    sidecar.document.write_text(document.replace(f"{pipeline}[datadog]", f"{pipeline}[datadog/logs]"))
+    async with sidecar:
+        await sidecar.send("logs", requests_of("logs", 0))
+        await intake.wait_for(lambda: bool(intake.to(LOGS)))
+        for first in range(10, 60, 10):
+            for signal in ("logs", "traces", "metrics"):
+                await sidecar.send(signal, requests_of(signal, first))
+        await intake.wait_for(lambda: len(intake.spans) == len(intake.series) == 50, within=5)
+        assert len(intake.to(LOGS)) == 1
+        await intake.wait_for(lambda: len(intake.logs) == 60)
+        ended = await sidecar.stop()
+    assert set(arrived(intake, "logs").values()) == {1}
+    assert "exporters/datadog/logs: received 60 = delivered 60 + stored 0 + dropped 0" in ended.output
+
+
 async def test_who_finds_no_room_is_told_so_and_nothing_accepted_is_lost(intake, tmp_path):
     """While the intake is down the queue fills, and then requests are refused: none is accepted and dropped.
 
