@@ -81,19 +81,27 @@ class SpanMapper:
         own: dict[str, str] = {}
         metrics: dict[str, float] = {}
         meta_struct: dict[str, bytes] = {}
-        self._put_attributes(span.attributes, own, metrics, meta_struct, rename=not by_tracer)
-        # Tracers that export OTLP themselves don't write it.
-        if by_tracer and _OPERATION in own:
-            return _as_it_was(span, origin, own, metrics, meta_struct)
+        if by_tracer:
+            self._put_attributes(span.attributes, own, metrics, meta_struct, rename=False)
+            if _OPERATION in own:
+                return _as_it_was(span, origin, own, metrics, meta_struct)
+            # It has come as OTLP, by the tracer's own exporter.
+            own, metrics, meta_struct = {}, {}, {}
+        self._put_attributes(span.attributes, own, metrics, meta_struct, rename=True)
         meta = {**shared, **own}
         kind = _kind(span)
         service = meta.get("service.name") or origin.service or NO_SERVICE
         name = span.name if self._span_name_as_operation else rules.operation_name(meta, kind)
+        trace_id, span_id, parent_id, start, duration = _place(span)
         mapped = Span(
             service=rules.normal_service(service),
             name=rules.normal_operation(self._remappings.get(name, name)),
             resource=rules.resource_name(meta, kind, span.name),
-            **_place(span),
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent_id,
+            start=start,
+            duration=duration,
             meta=meta,
             metrics=metrics,
             meta_struct=meta_struct,
@@ -189,11 +197,16 @@ def _as_it_was(
     resource = meta.pop("resource.name", None)
     if resource is None:  # an allowlist has taken it
         resource = rules.resource_name(meta, _kind(span), operation)
+    trace_id, span_id, parent_id, start, duration = _place(span)
     mapped = Span(
         service=rules.normal_service(origin.attributes.get("service.name", "")),
         name=rules.normal_operation(operation),
         resource=rules.cut_resource(resource or operation),
-        **_place(span),
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        start=start,
+        duration=duration,
         error=int(span.status.code == _ERROR),
         meta=meta,
         metrics=metrics,
@@ -213,15 +226,16 @@ def _kind(span: Any) -> str:
     return rules.KINDS[span.kind] if 0 <= span.kind < len(rules.KINDS) else "unspecified"
 
 
-def _place(span: Any) -> dict[str, int]:
-    """Where a span stands in its trace and in time."""
-    return {
-        "trace_id": int.from_bytes(span.trace_id[-8:], "big"),
-        "span_id": int.from_bytes(span.span_id, "big"),
-        "parent_id": int.from_bytes(span.parent_span_id, "big"),
-        "start": min(span.start_time_unix_nano, _MAX_INT64),
-        "duration": min(max(0, span.end_time_unix_nano - span.start_time_unix_nano), _MAX_INT64),
-    }
+def _place(span: Any) -> tuple[int, int, int, int, int]:
+    """Where a span stands in its trace and in time: trace, span, parent, start, duration."""
+    start = span.start_time_unix_nano
+    return (
+        int.from_bytes(span.trace_id[-8:], "big"),
+        int.from_bytes(span.span_id, "big"),
+        int.from_bytes(span.parent_span_id, "big"),
+        min(start, _MAX_INT64),
+        min(max(0, span.end_time_unix_nano - start), _MAX_INT64),
+    )
 
 
 def _put_unusual(name: str, value: Any, meta: dict[str, str], metrics: dict[str, float]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -53,32 +54,32 @@ def agent_bodies(groups: Iterable[Group]) -> Iterator[Body]:
 
 
 def _marker(group: Group, chunk: Chunk) -> Callable[[Chunk], None]:
-    """What puts on the first span of a part what an Agent looks for there, and on all of them what it can't know."""
+    """What puts on the spans of each part of a chunk what an Agent looks for there, and what it can't know."""
     origin = group.origin
     hostname = "" if origin.host_is_assumed else origin.hostname
     if not group.by_tracer:
-        priority = float(chunk.priority)
-
-        def mark(part: Chunk) -> None:
-            part.spans[0].metrics.setdefault(PRIORITY, priority)
-            part.spans[0].meta.setdefault(DECISION, _BY_OTLP_SAMPLER)
-            if hostname:
-                for span in part.spans:
-                    span.meta.setdefault(_HOSTNAME, hostname)
-
-        return mark
-
-    decision = chunk.decision
+        return partial(_mark, float(chunk.priority), hostname)
+    said = {_HOSTNAME: hostname, "env": origin.env}
     # What the tracer has said on any span holds for the trace; v0.7 says it on the payload.
-    said = {name: value for name, value in ((_HOSTNAME, hostname), ("env", origin.env)) if value}
-    said = {name: value for name, value in said.items() if not any(name in span.meta for span in chunk.spans)}
+    left = {name: value for name, value in said.items() if value and not any(name in one.meta for one in chunk.spans)}
+    return partial(_mark_tracers, chunk.decision, left)
 
-    def mark_by_tracer(part: Chunk) -> None:
-        if decision is not None and not any(PRIORITY in span.metrics for span in part.spans):
-            part.spans[0].metrics[PRIORITY] = decision
-        part.spans[0].meta.update(said)
 
-    return mark_by_tracer
+def _mark(priority: float, hostname: str, part: Chunk) -> None:
+    first = part.spans[0]
+    first.metrics.setdefault(PRIORITY, priority)
+    first.meta.setdefault(DECISION, _BY_OTLP_SAMPLER)
+    if hostname:
+        for span in part.spans:
+            span.meta.setdefault(_HOSTNAME, hostname)
+
+
+def _mark_tracers(decision: float | None, said: Mapping[str, str], part: Chunk) -> None:
+    """An Agent decides where the tracer has not."""
+    first = part.spans[0]
+    if decision is not None and not any(PRIORITY in span.metrics for span in part.spans):
+        first.metrics[PRIORITY] = decision
+    first.meta.update(said)
 
 
 def intake_bodies(groups: Iterable[Group], sender: AgentPayload) -> Iterator[Body]:
@@ -95,15 +96,10 @@ def intake_bodies(groups: Iterable[Group], sender: AgentPayload) -> Iterator[Bod
     size = len(start)
     for group in groups:
         tracer_start = _tracer_payload(group).SerializeToString()
-        start_of_chunk = _start_of_tracers_chunk if group.by_tracer else _start_of_chunk
         chunks: list[bytes] = []
         around = len(tracer_start) + 2 * _ENVELOPE
         for chunk in group.chunks.values():
-            chunk_start = start_of_chunk(chunk)
-
-            def encode(part: Chunk, chunk_start: TraceChunk = chunk_start) -> bytes:
-                return _encode_chunk(chunk_start, part)
-
+            encode = partial(_encode_chunk, _chunk_fields(group, chunk))
             for data, positions in _fitting(chunk, encode, MAX_INTAKE_BODY - len(start) - around):
                 if units and size + around + len(data) > MAX_INTAKE_BODY:
                     _close(parts, tracer_start, chunks)
@@ -148,21 +144,18 @@ def _tracer_payload(group: Group) -> TracerPayload:
     )
 
 
-def _start_of_chunk(chunk: Chunk) -> TraceChunk:
+def _chunk_fields(group: Group, chunk: Chunk) -> dict[str, Any]:
+    """What a chunk's parts say of the whole."""
     meta = chunk.root.meta
-    tags = {**_SAMPLE_RATE, DECISION: meta.get(DECISION, _BY_OTLP_SAMPLER)}
-    return TraceChunk(priority=chunk.priority, origin=meta.get("_dd.origin", ""), tags=tags)
+    if group.by_tracer:
+        tags = {DECISION: meta[DECISION]} if DECISION in meta else {}
+    else:
+        tags = {**_SAMPLE_RATE, DECISION: meta.get(DECISION, _BY_OTLP_SAMPLER)}
+    return {"priority": chunk.priority, "origin": meta.get("_dd.origin", ""), "tags": tags}
 
 
-def _start_of_tracers_chunk(chunk: Chunk) -> TraceChunk:
-    meta = chunk.root.meta
-    tags = {DECISION: meta[DECISION]} if DECISION in meta else {}
-    return TraceChunk(priority=chunk.priority, origin=meta.get("_dd.origin", ""), tags=tags)
-
-
-def _encode_chunk(start: TraceChunk, part: Chunk) -> bytes:
-    message = TraceChunk()
-    message.CopyFrom(start)
+def _encode_chunk(fields: Mapping[str, Any], part: Chunk) -> bytes:
+    message = TraceChunk(**fields)
     for span in part.spans:
         message.spans.add(**msgspec.structs.asdict(span))
     return message.SerializeToString()

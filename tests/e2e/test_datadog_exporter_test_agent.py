@@ -10,11 +10,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support import otlp
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support import datadog_tracer, otlp
 from support.processes import ManagedProcess, find_free_port
 
 from exporters.datadog import DatadogExporter
 from sidecar import Batch, BatchContext, Signal
+from sidecar.receivers.datadog.spans import HighIds, Tracer, convert
+from sidecar.receivers.datadog.wire import decode
 from sidecar.testing import Bench
 
 CHECKS = (
@@ -68,7 +71,7 @@ def _program():
 
 
 def _spans() -> Batch:
-    """Traces of several kinds: a server with an error and an exception, a database, two services, a link."""
+    """Traces of several kinds: an error with an exception, a database, two services, a link, and a tracer's own."""
     request = otlp.traces_request(3, service="front", http__request__method="GET", http__route="/a")
     spans = request.resource_spans[0].scope_spans[0].spans
     for span in spans[1:]:
@@ -87,6 +90,9 @@ def _spans() -> Batch:
     counted = otlp.traces_request(1, service="counted")
     counted.resource_spans[0].resource.attributes.extend(otlp.attributes(_dd__stats_computed="true"))
     request.MergeFrom(counted)
+    chunk = [datadog_tracer.span(), datadog_tracer.span(span_id=2, parent_id=1, service="db")]
+    by_tracer = convert(decode("v0.4", datadog_tracer.v04(chunk)), Tracer("python"), HighIds())
+    request.MergeFrom(ExportTraceServiceRequest.FromString(by_tracer.data))
     return Batch(Signal.TRACES, message=request, context=BatchContext())
 
 
@@ -118,6 +124,8 @@ async def test_the_test_agent_accepts_what_is_sent(tmp_path, monkeypatch):
             ("front", "Internal", "GET"),
             ("store", "postgresql.query", "SELECT 1"),
             ("counted", "Internal", "GET /"),
+            ("web", "flask.request", "GET /users"),
+            ("db", "flask.request", "GET /users"),
         }
         errors = [span for trace in traces for span in trace if span.get("error")]
         assert [span["meta"]["error.msg"] for span in errors] == ['"no"']
@@ -134,4 +142,4 @@ async def test_an_agent_at_a_unix_socket(tmp_path, monkeypatch):
         await agent.wait_for_port(agent.port)
         await _export(f"unix://{socket}", monkeypatch)
         _, traces = await agent.get("/test/session/traces")
-        assert sum(map(len, traces)) == 5
+        assert sum(map(len, traces)) == 7

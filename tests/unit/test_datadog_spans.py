@@ -286,6 +286,12 @@ def test_what_is_top_level_and_what_is_measured(kind, root, marks):
     assert map_span(span, by_tracer=True).metrics == {}
 
 
+def test_a_tracer_that_exports_otlp_is_mapped_as_any_other():
+    """Nothing says then what its own span was."""
+    mapped = map_span(span_of(kind="server", http__request__method="GET"), by_tracer=True)
+    assert (mapped.name, mapped.resource, mapped.meta["http.method"]) == ("http.server.request", "GET", "GET")
+
+
 def test_sampling_decisions_of_users_are_kept():
     """`sampling.priority` is Datadog's word for them, and so is `analytics.event`."""
     mapped = map_span(span_of(sampling__priority=2, analytics__event=True))
