@@ -1,7 +1,7 @@
 """The programs that are compared: this sidecar, Rotel, and others whose binary the environment names.
 
 Each gets the same requests and sends to the same sink. A contender that has no way to do what a case asks for says so
-by `offers`, or by refusing the first request, and is left out of that case.
+by `offers`, and is left out of that case.
 """
 
 from __future__ import annotations
@@ -156,12 +156,14 @@ class Configured(Contender):
     Args:
         variable: the environment's variable that names the binary.
         outs: where it can send.
+        one_port: whether it takes gRPC and HTTP on the same port.
     """
 
-    def __init__(self, name: str, variable: str, outs: tuple[str, ...]) -> None:
+    def __init__(self, name: str, variable: str, outs: tuple[str, ...], *, one_port: bool = False) -> None:
         self.name = name
         self.binary = os.environ.get(variable, "")
         self._outs = outs
+        self._one_port = one_port
 
     def offers(self, case: Case) -> bool:
         """OTLP. It filters nothing: that would need parts which not every build has."""
@@ -169,7 +171,8 @@ class Configured(Contender):
 
     def start(self, case: Case, sink: Sink, folder: str):
         """With its configuration file."""
-        ports = {"BENCH_GRPC": find_free_port(), "BENCH_HTTP": find_free_port()}
+        grpc = find_free_port()
+        ports = {"BENCH_GRPC": grpc, "BENCH_HTTP": grpc if self._one_port else find_free_port()}
         sinks = {"BENCH_SINK_GRPC": sink.grpc_port, "BENCH_SINK_HTTP": sink.http_port}
         words = {
             "BENCH_COMPRESSION": "gzip" if case.gzip_out else "none",
@@ -209,7 +212,7 @@ def contenders() -> list[Contender]:
     """The sidecar, and the peers that are here."""
     named = [
         Configured("otelcol", "BENCH_OTELCOL", ("otlp", "otlp_http")),
-        Configured("fluent-bit", "BENCH_FLUENT_BIT", ("otlp_http",)),
+        Configured("fluent-bit", "BENCH_FLUENT_BIT", ("otlp_http",), one_port=True),
         Configured("vector", "BENCH_VECTOR", ("otlp_http",)),
     ]
     return [Sidecar(), RotelContender(), *(peer for peer in named if peer.binary)]

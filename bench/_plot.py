@@ -8,8 +8,6 @@ from xml.sax.saxutils import escape
 COLOURS = ("#3b76c4", "#d9822b", "#4f9d69", "#a05195", "#888888")
 STYLE = "<style>text{font:12px sans-serif;fill:#888}.grid{stroke:#888;stroke-opacity:.25;fill:none}</style>"
 
-Series = list[tuple[str, list[tuple[float, float]]]]
-
 
 def bars(title: str, groups: list[tuple[str, list[tuple[str, float]]]]) -> str:
     """Horizontal bars: (label, [(name, value), …]) for each group."""
@@ -30,37 +28,35 @@ def bars(title: str, groups: list[tuple[str, list[tuple[str, float]]]]) -> str:
     return document(600, y, parts)
 
 
-def lines(title: str, charts: list[tuple[str, str, Series]]) -> str:
-    """Two charts in a row, each with its title, the name of its x axis, and lines of (x, y)."""
+def lines(title: str, charts: list[tuple[str, str, list[tuple[float, float]]]]) -> str:
+    """Charts in two columns: the title of each, the name of its x axis, and the points of its line."""
     parts = [text(0, 14, title)]
-    for index, (label, axis, series) in enumerate(charts):
-        parts.append(f'<g transform="translate({index % 2 * 330},{30 + index // 2 * 210})">')
-        parts += [*chart(label, axis, series), "</g>"]
-    return document(660, 30 + (len(charts) + 1) // 2 * 210, parts)
+    for index, each in enumerate(charts):
+        parts.append(f'<g transform="translate({index % 2 * 330},{30 + index // 2 * 190})">')
+        parts += [*chart(*each), "</g>"]
+    return document(660, 30 + (len(charts) + 1) // 2 * 190, parts)
 
 
-def chart(label: str, axis: str, series: Series) -> list[str]:
-    """One chart of 310 by 190; both axes are logarithmic, and y spans at least two decades."""
-    points = [point for _, line in series for point in line]
-    left, right = (math.log10(pick(x for x, _ in points)) for pick in (min, max))
-    bottom, top = (math.log10(pick(y for _, y in points)) for pick in (min, max))
-    middle, half = (bottom + top) / 2, max(1.0, (top - bottom) / 2 * 1.1)
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (math.log10(x) - left) / (right - left or 1)
-        return 10 + 270 * across, 85 - 65 * (math.log10(y) - middle) / half
-
-    parts = ['<rect class="grid" x="0" y="20" width="300" height="130"/>', text(0, 12, label)]
-    parts += [text(10, 166, f"{10**left:,.0f}"), text(240, 166, f"{10**right:,.0f}"), text(110, 166, axis)]
-    for index, (name, line) in enumerate(series):
-        colour = COLOURS[index % len(COLOURS)]
-        at = [place(x, y) for x, y in line]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at]
-        parts.append(text(at[0][0], at[0][1] - 8, f"{line[0][1]:.3g}"))
-        parts.append(text(at[-1][0] - 18, at[-1][1] - 8, f"{line[-1][1]:.3g} {name}"))
-    return parts
+def chart(label: str, axis: str, points: list[tuple[float, float]]) -> list[str]:
+    """One chart of 300 by 170; both axes are logarithmic, and y spans at least two decades."""
+    xs, ys = ([math.log10(value) for value in values] for values in zip(*points, strict=True))
+    middle, half = (min(ys) + max(ys)) / 2, max(1.0, (max(ys) - min(ys)) / 2 * 1.1)
+    across = [10 + 270 * (x - min(xs)) / (max(xs) - min(xs)) for x in xs]
+    down = [85 - 65 * (y - middle) / half for y in ys]
+    at = list(zip(across, down, strict=True))
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    (first, first_cost), (last, last_cost) = points[0], points[-1]
+    return [
+        text(0, 12, label),
+        '<rect class="grid" x="0" y="20" width="300" height="130"/>',
+        text(10, 166, f"{first:,.0f}"),
+        text(110, 166, axis),
+        text(240, 166, f"{last:,.0f}"),
+        f'<polyline points="{path}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>',
+        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[0]}"/>' for x, y in at),
+        text(at[0][0], at[0][1] - 8, f"{first_cost:.3g}"),
+        text(at[-1][0] - 18, at[-1][1] - 8, f"{last_cost:.3g}"),
+    ]
 
 
 def text(x: float, y: float, what: str) -> str:

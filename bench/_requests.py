@@ -12,7 +12,6 @@ from sidecar import SCHEMAS, Signal
 
 # Once in each item, where no contender takes it out and no allowlist forbids it: the sink counts it in the bytes.
 MARK = "~item~"
-MAX_EVENTS = 100
 
 
 @functools.cache

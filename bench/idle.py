@@ -57,7 +57,7 @@ async def rows():
             "start to ready, s": start,
             "spread": spread(starts),
             "resident, MiB": size,
-            "aim": " and ".join(judged(start, size)) if name == "sidecar" else "",
+            "aim": "; ".join(judged(start, size)) if name == "sidecar" else "",
         }
 
 

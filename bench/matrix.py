@@ -48,7 +48,7 @@ AIMS: dict[Case, tuple[float, str]] = {
 
 
 def every() -> list[Case]:
-    """The whole matrix: more than an hour."""
+    """The whole matrix: two hours."""
     product = itertools.product(
         Signal,
         (PASS, ALLOWLIST, ALL),
