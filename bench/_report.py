@@ -53,7 +53,7 @@ def write(document: Path, name: str, text: str, plots: dict[str, str]) -> None:
         folder.mkdir(exist_ok=True)
         (folder / file).write_text(svg)
         text = f"![{file.removesuffix('.svg')}]({folder.name}/{file})\n\n{text.strip()}\n"
-    made = f"*Made by `python -m bench {name} --write` on {circumstances()}*"
+    made = f"*Made by `python -m bench {name} --write …` on {circumstances()}*"
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     before = document.read_text()
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
