@@ -23,6 +23,7 @@ class FileStorageSettings(Settings):
 
     `fsync`: what a power failure may take. `always` nothing, at the price of a disk flush per request; `interval` the
     last second; `never` what the system has not written yet. A crash of the sidecar takes nothing in any case.
+    `max_size`: of the requests as they were received. They are compressed, so that the files are smaller.
     """
 
     directory: str = "/var/lib/sidecar"

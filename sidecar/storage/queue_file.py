@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
+import zstandard
 
 from sidecar.batch import Batch, BatchContext, Identity
 from sidecar.signals import Signal
@@ -34,13 +35,13 @@ CREATE TABLE batches (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again, so that the order survives deletions
     signal TEXT NOT NULL,
     items INTEGER NOT NULL,
-    size INTEGER NOT NULL,
+    size INTEGER NOT NULL,                 -- of the serialized request
     severity INTEGER NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
     stored_at INTEGER NOT NULL,            -- Unix time in nanoseconds
     context BLOB NOT NULL,                 -- JSON
     checksum INTEGER NOT NULL,             -- CRC-32 of signal, items, context and data
-    data BLOB NOT NULL                     -- the serialized request
+    data BLOB NOT NULL                     -- the serialized request, compressed by zstd
 );
 CREATE TABLE dead_letters (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -65,6 +66,8 @@ _INSERT: Final = (
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SIGNALS: Final = {signal.value: signal for signal in Signal}
+# Faster than zstd's fastest regular level, at twice the size: what counts here is the time.
+_LEVEL: Final = -5
 # WAL keeps every commit through a crash of the process in all modes; they differ in what a power failure may take.
 _SYNCHRONOUS: Final[dict[Fsync, str]] = {"always": "FULL", "interval": "NORMAL", "never": "OFF"}
 
@@ -121,6 +124,8 @@ class QueueFile:
         """
         self.path = path
         self._fsync = fsync
+        # Compressing costs a quarter of a microsecond per record, and saves three times that in pages to be written.
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._on_damage = on_damage
         try:
             self._mend_log()
@@ -228,10 +233,10 @@ class QueueFile:
         now = time.time_ns()
         rows = []
         for batch, severity in appended:
-            data, context = batch.encode(), _pack(batch.context)
+            data, context = self._compressor.compress(batch.encode()), _pack(batch.context)
             signal, items = batch.signal.value, len(batch)
             checksum = _checksum(signal, items, context, data)
-            rows.append((signal, items, len(data), severity, now, context, checksum, data))
+            rows.append((signal, items, len(batch.encode()), severity, now, context, checksum, data))
         leaving, failed = [(id_,) for id_ in gone], [(id_,) for id_ in tried]
 
         def write(connection: sqlite3.Connection) -> list[int]:
@@ -257,7 +262,7 @@ class QueueFile:
         found = self._all("SELECT signal, items, context, checksum, data FROM batches WHERE id = ?", (id_,))
         for signal, items, context, checksum, data in found:
             if _checksum(signal, items, context, data) == checksum:
-                return Batch(Signal(signal), data, context=_unpack(context), items=items)
+                return Batch(Signal(signal), _decompressed(data), context=_unpack(context), items=items)
             self.bury([id_], "corrupt", "the stored request does not match its checksum")
         return None
 
@@ -299,7 +304,7 @@ class QueueFile:
         """One request that was set aside, as it is; None when there is none of that id."""
         found = self._all("SELECT signal, items, context, data FROM dead_letters WHERE id = ?", (id_,))
         for signal, items, context, data in found:
-            return Batch(Signal(signal), data, context=_unpack(context), items=items)
+            return Batch(Signal(signal), _decompressed(data), context=_unpack(context), items=items)
         return None
 
     def replay(self, ids: Iterable[int] | None = None) -> int:
@@ -432,6 +437,10 @@ def _checksum(signal: object, items: object, context: object, data: object) -> i
     """Of any values: a damaged row may hold anything."""
     blobs = [one if isinstance(one, bytes) else repr(one).encode() for one in (signal, items, context, data)]
     return functools.reduce(lambda sum_, one: zlib.crc32(one, sum_), blobs, 0)
+
+
+def _decompressed(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(data)
 
 
 def _pack(context: BatchContext) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -62,7 +64,8 @@ class Sender:
         self.failures: list[str] = []
         self._ports = ports
         self._size = size
-        self._padding = padding
+        # Random, since the storage compresses.
+        self._pad = base64.b64encode(random.Random(name).randbytes(padding)).decode()[:padding]
         self._pause = pause
         self._number = 0
         self._is_over = False
@@ -99,7 +102,7 @@ class Sender:
         async with contextlib.AsyncExitStack() as stack:
             await self.connect(stack)
             while not self._is_over:
-                request = logs_request(self._size, body=f"{self.name}-{self._number:06}", pad="x" * self._padding)
+                request = logs_request(self._size, body=f"{self.name}-{self._number:06}", pad=self._pad)
                 texts = [record.body.string_value for record in request.resource_logs[0].scope_logs[0].log_records]
                 await self._deliver(request.SerializeToString(), texts)
                 self._number += 1
