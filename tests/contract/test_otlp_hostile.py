@@ -34,7 +34,7 @@ async def test_what_is_good_arrives_once_among_all_that_is_not():
     seen = Counter()
 
     async def client(number, server):
-        order = random.Random(number)  # noqa: S311 (not for secrets)
+        order = random.Random(number)
         for act in order.choices(list(EXPECTED), k=ROUNDS):
             async with connect(server.http) as wire:
                 assert await act(wire, server) == EXPECTED[act], act.__name__

@@ -44,7 +44,7 @@ class Harness:
     """Four senders, a sidecar that is killed, and a sink."""
 
     def __init__(self, folder: Path, sink: GrpcSink, seed: int, storage: str = "", padding: int = 0) -> None:
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random.Random(seed)
         self.sink = sink
         self.store = folder / "store"
         self.said: list[str] = []

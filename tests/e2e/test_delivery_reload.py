@@ -104,7 +104,7 @@ async def world(folder: Path, seed: int):
     """The sinks, the documents, and four senders that keep their connections."""
     async with GrpcSink() as grpc, HttpSink() as http, DatadogIntake() as datadog:
         sinks = {"otlp": grpc, "otlp_http": http, "datadog": datadog}
-        documents = Documents(sinks, random.Random(seed))  # noqa: S311
+        documents = Documents(sinks, random.Random(seed))
         senders = [
             noting(kind, documents)(f"s{index}", documents.ports, size=RECORDS, pause=PAUSE)
             for index, kind in enumerate([GrpcSender, HttpSender] * 2)

@@ -76,7 +76,7 @@ class Sidecar(SidecarProcess):
 
 async def client(number, requests, remote, seen):
     """One client after another on a connection, each doing one thing, in an order that differs for each number."""
-    order = random.Random(number)  # noqa: S311 (not for secrets)
+    order = random.Random(number)
     acts = order.choices(list(SHARES), list(SHARES.values()), k=requests)
     while acts:
         async with connect(remote.http) as wire:

@@ -37,7 +37,7 @@ def zstd(data):
 
 def noise(size):
     """Bytes that don't compress, the same each time."""
-    return random.Random(size).randbytes(size)  # noqa: S311 (not for secrets)
+    return random.Random(size).randbytes(size)
 
 
 MAKERS = {
