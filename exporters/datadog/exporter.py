@@ -113,7 +113,7 @@ class DatadogExporter(Exporter[DatadogSettings]):
         if self._dogstatsd is not None and request.route is DATAGRAM:
             await self._dogstatsd.send(request, timeout)
         elif request.once:
-            await self._once.send(request.once, partial(self._intake.send, request, timeout))
+            await self._once.send(request.once, partial(self._intake.send, request), timeout)
         else:
             await self._intake.send(request, timeout)
 

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from sidecar import Retryable
 from sidecar.component import Clock
 
 _MEMORY: Final = 60.0
@@ -28,16 +29,30 @@ class Once:
         self._sent: OrderedDict[bytes, float] = OrderedDict()
         self._under_way: dict[bytes, asyncio.Event] = {}
 
-    async def send(self, key: bytes, send: Callable[[], Awaitable[None]]) -> None:
-        """Send, unless something with that key was sent. Waits for what is being sent: it may fail."""
+    async def send(self, key: bytes, send: Callable[[float], Awaitable[None]], timeout: float) -> None:  # noqa: ASYNC109 (as of every sender)
+        """Send, unless something with that key was sent. Waits for what is being sent: it may fail.
+
+        Args:
+            key: what equal messages have in common.
+            send: sends within so many seconds.
+            timeout: seconds for both.
+
+        Raises:
+            Retryable: what is being sent takes too long.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         while (under_way := self._under_way.get(key)) is not None:
-            await under_way.wait()
+            try:
+                await asyncio.wait_for(under_way.wait(), deadline - loop.time())
+            except TimeoutError:
+                raise Retryable("an equal message is being sent", after=0, reason="timeout") from None
         self._forget()
         if key in self._sent:
             return
         done = self._under_way[key] = asyncio.Event()
         try:
-            await send()
+            await send(deadline - loop.time())
             self._sent[key] = self._clock.monotonic()
         finally:
             del self._under_way[key]

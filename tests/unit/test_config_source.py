@@ -141,7 +141,7 @@ def test_byte_order_marks_are_no_part_of_the_text(tmp_path):
         ("env:NO", "env:NO:1:1: is not set; it should hold a document"),
         (
             "preset:defualt",
-            "preset:defualt:1:1: no preset 'defualt'; did you mean 'default'? presets: datadog, default",
+            "preset:defualt:1:1: no preset 'defualt'; did you mean 'default'? presets: datadog, datadog-agent, default",
         ),
         ("https://x/y.yaml", "https://x/y.yaml:1:1: documents are not fetched over the network; download it and give"),
     ],
