@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sidecar.batch import Batch
 from sidecar.delivery import BatchSettings
+from sidecar.errors import DeliveryError
 from sidecar.signals import Signal
 
 
@@ -33,6 +34,16 @@ class Entry:
     severity: int = 0
     row: int = 0
     result: asyncio.Future[None] | None = None
+
+    def settle(self, error: DeliveryError | None) -> None:
+        """Tell the sender who waits what became of the request."""
+        if self.result is None or self.result.done():
+            return
+        if error is None:
+            self.result.set_result(None)
+        else:
+            self.result.set_exception(error)
+            self.result.exception()  # marks it as seen: the sender may have gone away
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -29,6 +28,8 @@ from sidecar.errors import DeliveryError, Permanent, Retryable, TooLarge
 from sidecar.pipeline.backlog import Backlog, Entry, Shipment
 from sidecar.pipeline.ledger import Balance, Held
 from sidecar.pipeline.observe import Drops, ExporterCounts
+from sidecar.pipeline.reservation import QueueReservation
+from sidecar.pipeline.retries import Retries
 from sidecar.pipeline.stored_backlog import StoredBacklog
 from sidecar.pipeline.throttle import Throttle, backoff
 from sidecar.severity import severity
@@ -89,23 +90,25 @@ class Outbox:
         self._uniform = uniform
         self._backlog = Backlog(self._queue.batch, clock.monotonic)
         self._throttle = Throttle(self._queue.num_consumers, self._settings.retry_on_failure, clock.monotonic, uniform)
-        self._retries: deque[Shipment] = deque()
-        self._delayed: dict[Shipment, asyncio.TimerHandle] = {}
+        self._retries = Retries(
+            in_order=self._queue.num_consumers == 1,
+            patience=self._settings.retry_on_failure.max_elapsed_time or _ORDER_PATIENCE,
+            now=clock.monotonic,
+            on_due=self._dispatch,
+        )
         self._under_way: dict[asyncio.Task[None], Shipment] = {}
-        self._prefer_retry = True
         self._draining = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._successor: Outbox | None = None
         self._predecessor: Outbox | None = None
-        self._last_detour = 0.0
         self._last_drop = float("-inf")
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __repr__(self) -> str:
-        waits = f", {len(self._delayed)} waiting for a retry" if self._delayed else ""
+        waits = f", {self._retries.waiting} waiting for a retry" if self._retries.waiting else ""
         return (
             f"<Outbox {self._id} [{self.held.items} items, {self.held.bytes} bytes] "
             f"{len(self._under_way)} under way{waits}>"
@@ -146,11 +149,8 @@ class Outbox:
         self._backlog.adapt(self._queue.batch)
         if isinstance(self._backlog, StoredBacklog):
             self._backlog.on_refilled = self._dispatch
-        for handle in old._delayed.values():
-            handle.cancel()
-        self._retries.extend([*old._retries, *old._delayed])
-        old._retries.clear()
-        old._delayed.clear()
+        for shipment in old._retries.take_all():
+            self._retries.put(shipment)
         old._cancel_timer()
         old._wake_senders()
         if not old._under_way:
@@ -166,7 +166,7 @@ class Outbox:
 
     def take(self, shipment: Shipment) -> None:
         """Take over a shipment that failed at the predecessor."""
-        self._to_retries(shipment)
+        self._retries.put(shipment)
         self._dispatch()
 
     @property
@@ -209,7 +209,7 @@ class Outbox:
 
     # The way in.
 
-    async def reserve(self, batch: Batch) -> _Reservation:
+    async def reserve(self, batch: Batch) -> QueueReservation:
         """Hold room for a batch.
 
         Raises:
@@ -238,7 +238,7 @@ class Outbox:
         elif not self._queue.on_full.startswith("drop"):
             self._counts.not_queued(batch.signal, needed.items)
             raise Retryable(f"{self._id}: sending queue is full", reason="queue_full", after=self._wait())
-        return _Reservation(self, entries, admitted=admitted)
+        return QueueReservation(self, self._queue, entries, admitted=admitted)
 
     def _parts(self, batch: Batch) -> Sequence[Batch]:
         """The batch, or its pieces where it is over the largest size that may be sent at once."""
@@ -351,44 +351,11 @@ class Outbox:
         if self._storage is not None:
             while (old := self._backlog.evict_older(self._now() - self._storage.max_age)) is not None:
                 self._give_up([old], "expired")
-        if self._keeps_order:
-            return self._next_in_order()
-        # While probing, retries and fresh shipments take turns, so that a bad batch can't keep the good ones waiting.
-        retry_first = self._prefer_retry or not self._throttle.is_probing
-        self._prefer_retry = not self._prefer_retry
-        if retry_first and self._retries:
-            return self._retries.popleft()
-        fresh = self._backlog.take(flush=self._draining)
-        if fresh is None and self._retries:
-            return self._retries.popleft()
-        return fresh
-
-    def _next_in_order(self) -> Shipment | None:
-        """The oldest that there is; when that keeps failing, for once the one behind it."""
-        oldest = self._retries.popleft() if self._retries else None
-        if oldest is not None and self._is_stuck(oldest) and self._now() - self._last_detour >= self._patience:
-            self._last_detour = self._now()
-            behind = self._retries.popleft() if self._retries else self._backlog.take(flush=self._draining)
-            self._retries.appendleft(oldest)
-            if behind is not None:
-                return behind
-            return self._retries.popleft()
-        return oldest or self._backlog.take(flush=self._draining)
-
-    @property
-    def _keeps_order(self) -> bool:
-        return self._queue.num_consumers == 1
-
-    @property
-    def _patience(self) -> float:
-        return self._settings.retry_on_failure.max_elapsed_time or _ORDER_PATIENCE
-
-    def _is_stuck(self, shipment: Shipment) -> bool:
-        return self._now() - shipment.first_tried_at >= self._patience
+        return self._retries.next(lambda: self._backlog.take(flush=self._draining), probing=self._throttle.is_probing)
 
     def _set_timer(self) -> None:
         self._cancel_timer()
-        due = 0.0 if self._retries else self._backlog.due_in()
+        due = 0.0 if self._retries.has_due else self._backlog.due_in()
         if due is None or self._busy >= self._throttle.limit:
             return  # whatever ends or comes in calls again
         self._timer = asyncio.get_running_loop().call_later(max(due, self._throttle.pause()), self._dispatch)
@@ -451,7 +418,7 @@ class Outbox:
             self._logger.error("%d stored requests are damaged; they have been set aside", len(lost))
             for entry in lost:
                 self._count_dropped(entry.signal, "corrupt", entry.items)
-                _resolve(entry, Permanent(f"{self._id}: the stored request is damaged", reason="corrupt"))
+                entry.settle(Permanent(f"{self._id}: the stored request is damaged", reason="corrupt"))
             self.release(lost)
 
     def _attempted(self, task: asyncio.Task[None]) -> None:
@@ -465,7 +432,7 @@ class Outbox:
         retry = self._settings.retry_on_failure
         self._keep_remaining(shipment, error)
         delay = backoff(retry, shipment.attempts, error.after, self._uniform)
-        self._throttle.failed(delay if self._keeps_order else error.after)
+        self._throttle.failed(delay if self._retries.in_order else error.after)
         self._health.degraded(f"{error}; {self.held.items} items wait")
         elapsed = self._now() - shipment.first_tried_at
         is_over = retry.max_elapsed_time and elapsed + delay > retry.max_elapsed_time
@@ -480,22 +447,10 @@ class Outbox:
         heir._backlog.put_back(shipment)
         if heir is not self:
             heir.take(shipment)
-        elif self._keeps_order and (self._throttle.is_probing or not self._is_stuck(shipment)):
-            self._to_retries(shipment)
+        elif self._retries.in_order and (self._throttle.is_probing or not self._retries.is_stuck(shipment)):
+            self._retries.put(shipment)
         else:
-            loop = asyncio.get_running_loop()
-            self._delayed[shipment] = loop.call_later(delay, self._retry_now, shipment)
-
-    def _to_retries(self, shipment: Shipment) -> None:
-        """Have a shipment tried again as soon as may be: with a single consumer, in its place."""
-        self._retries.append(shipment)
-        if self._keeps_order:
-            self._retries = deque(sorted(self._retries, key=lambda one: one.first_tried_at))
-
-    def _retry_now(self, shipment: Shipment) -> None:
-        del self._delayed[shipment]
-        self._retries.append(shipment)
-        self._dispatch()
+            self._retries.put(shipment, delay)
 
     def _keep_remaining(self, shipment: Shipment, error: Retryable) -> None:
         """Where the exporter has settled a part, keep only the rest for the retry."""
@@ -533,13 +488,13 @@ class Outbox:
 
     def _settle(self, shipment: Shipment, error: DeliveryError | None) -> None:
         for entry in shipment.entries:
-            _resolve(entry, error)
+            entry.settle(error)
         self._let_go(shipment.entries)
 
     def _give_up(self, entries: Sequence[Entry], reason: str) -> None:
         for entry in entries:
             self._count_dropped(entry.signal, reason, entry.items)
-            _resolve(entry, Permanent(f"{self._id}: dropped, {reason}", reason=reason))
+            entry.settle(Permanent(f"{self._id}: dropped, {reason}", reason=reason))
         self._let_go(entries)
 
     def _let_go(self, entries: Sequence[Entry]) -> None:
@@ -567,9 +522,7 @@ class Outbox:
         """Send what is held, without delay. Returns when all is sent, at the deadline, or when a successor has it."""
         self._draining = True
         self._throttle.reset()
-        for shipment, handle in list(self._delayed.items()):
-            handle.cancel()
-            self._retry_now(shipment)
+        self._retries.hurry()
         self._wake_senders()
         self._dispatch()
         with contextlib.suppress(TimeoutError):
@@ -592,12 +545,8 @@ class Outbox:
             for shipment in shipments:
                 self._heir.take(shipment)
             return
-        shipments += [*self._retries, *self._delayed]
-        for handle in self._delayed.values():
-            handle.cancel()
+        shipments += self._retries.take_all()
         self._cancel_timer()
-        self._retries.clear()
-        self._delayed.clear()
         if isinstance(self._backlog, StoredBacklog):
             settled = sum(entry.items for one in shipments for entry in one.entries) - sum(
                 one.items for one in shipments
@@ -611,55 +560,3 @@ class Outbox:
 
     def _stopped(self) -> Retryable:
         return Retryable(f"{self._id}: has stopped", reason="shutdown", after=_RETRY_AFTER)
-
-
-class _Reservation:
-    """Room for one batch in an outbox."""
-
-    __slots__ = ("_admitted", "_entries", "_outbox", "fallible")
-
-    def __init__(self, outbox: Outbox, entries: Sequence[Entry], *, admitted: bool) -> None:
-        queue = outbox.exporter.settings.sending_queue
-        self._outbox = outbox
-        self._entries = entries
-        self._admitted = admitted
-        self.fallible = admitted and (queue.wait_for_result or queue.storage is not None)
-
-    async def commit(self) -> None:
-        """Queue the batch. Returns when a storage has it, or with `wait_for_result` when it has been delivered."""
-        if not self._admitted:
-            self._outbox.discard(self._entries)
-        elif not self.fallible:
-            self._outbox.accept(self._entries)
-        else:
-            # Shielded: when the sender goes away meanwhile, the batch still goes its way.
-            await asyncio.shield(asyncio.ensure_future(self._commit()))
-
-    async def _commit(self) -> None:
-        try:
-            await self._outbox.store(self._entries)
-        except BaseException:
-            self._outbox.release(self._entries)
-            raise
-        results = []
-        if self._outbox.exporter.settings.sending_queue.wait_for_result:
-            results = [asyncio.get_running_loop().create_future() for _ in self._entries]
-            for entry, result in zip(self._entries, results, strict=True):
-                entry.result = result
-        self._outbox.accept(self._entries)
-        await asyncio.gather(*results)
-
-    def cancel(self) -> None:
-        """Give the room back."""
-        if self._admitted:
-            self._outbox.release(self._entries)
-
-
-def _resolve(entry: Entry, error: DeliveryError | None) -> None:
-    if entry.result is None or entry.result.done():
-        return
-    if error is None:
-        entry.result.set_result(None)
-    else:
-        entry.result.set_exception(error)
-        entry.result.exception()  # marks it as seen: the sender may have gone away
