@@ -12,8 +12,8 @@ from sidecar.pipeline.backlog import Shipment
 class Retries:
     """Holds no worker: a shipment waits on a timer, and `on_due` is called when its time has come.
 
-    `in_order`: nothing overtakes the oldest, except that one which has failed for `patience` seconds lets the one behind
-    it pass now and then: it may be the batch that is bad, and not the other side.
+    `in_order`: nothing overtakes the oldest, except that one which has failed for `patience` seconds lets the one
+    behind it pass now and then: it may be the batch that is bad, and not the other side.
     """
 
     def __init__(
