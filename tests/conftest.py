@@ -12,6 +12,8 @@ import uvloop
 from hypothesis import HealthCheck, settings
 from support.processes import find_free_port
 
+from sidecar import kernel
+
 # gRPC's C core writes whatever it notices to stderr, past pytest.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -43,6 +45,15 @@ def pytest_asyncio_loop_factories():
 def free_port():
     """A TCP port of 127.0.0.1 that nobody listens on. Only for programs that can't be told to take any port."""
     return find_free_port()
+
+
+@pytest.fixture(params=["kernel", "protobuf"])
+def either_path(request, monkeypatch):
+    """Test what is done by the kernel and by protobuf, one after the other."""
+    if request.param == "protobuf":
+        monkeypatch.setattr(kernel, "module", None)
+    elif kernel.module is None:
+        pytest.skip(f"no kernel: {kernel.WHY_NOT}")
 
 
 @pytest.fixture(autouse=True)

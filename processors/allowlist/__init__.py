@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from google.protobuf.message import DecodeError
@@ -12,6 +13,7 @@ from processors.allowlist.presets import Preset, attribute_keys, resource_keys
 from processors.allowlist.rules import KeyRule
 from processors.allowlist.scrub import STACKTRACE, Policy, Scrubber
 from processors.allowlist.views import view
+from processors.allowlist.wire import WireFilter
 from sidecar import Batch, Context, Permanent, Processor, Secret, SettingError, Settings, Signal, Size
 from sidecar.telemetry.metrics import Counter
 
@@ -19,6 +21,7 @@ from sidecar.telemetry.metrics import Counter
 _MAX_COUNTED_KEYS: Final = 100
 _COUNTED_KEY: Final = re.compile(r"[A-Za-z0-9_.\-/]{1,64}")
 _OTHER: Final = "other"
+_WATCHED: Final = frozenset({STACKTRACE})
 
 
 class AllowlistSettings(Settings):
@@ -65,15 +68,17 @@ class AllowlistSettings(Settings):
 class Allowlist(Processor[AllowlistSettings]):
     """Passes every item, with the allowed keys alone.
 
-    What leaves is always encoded anew from what was checked: bytes that this version of OTLP does not know, or that a
-    decoder passes over, never get through. Attributes leave sorted by key.
+    What leaves is made of what was checked alone: bytes that this version of OTLP does not know, or that a decoder
+    passes over, never get through. The order of attributes means nothing, and may change.
     """
 
     mutates = False  # what it hands on is a new batch
 
     def __init__(self, settings: AllowlistSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._scrubber = Scrubber(_policy(settings))
+        policy = _policy(settings)
+        self._wire = WireFilter(policy)
+        self._scrubber = Scrubber(policy)
         # The signals whose next request is taken for one with nested values; with a limit for each value, all of them.
         self._nested: set[Signal] = set() if settings.max_value_length is None else set(Signal)
         self._counters: dict[str, Counter] = {}
@@ -82,11 +87,16 @@ class Allowlist(Processor[AllowlistSettings]):
     def process(self, batch: Batch) -> Batch:
         """The batch with what is allowed."""
         data = batch.encode()
-        try:
-            encoded = self._scrubbed(batch.signal, data)
-        except DecodeError as error:
-            raise Permanent(f"not an OTLP {batch.signal.value} request: {error}") from None
-        self._count()
+        filtered = self._wire.filter(batch.signal, data)
+        if filtered is not None:
+            encoded, denied, cut = filtered
+        else:
+            try:
+                encoded = self._scrubbed(batch.signal, data)
+            except DecodeError as error:
+                raise Permanent(f"not an OTLP {batch.signal.value} request: {error}") from None
+            denied, cut = self._scrubber.take_counts()
+        self._count(denied, cut)
         return Batch(batch.signal, encoded, context=batch.context, items=len(batch))
 
     def _scrubbed(self, signal: Signal, data: bytes) -> bytes:
@@ -118,9 +128,9 @@ class Allowlist(Processor[AllowlistSettings]):
             task()
         return _encode(request) if tasks else encoded
 
-    def _count(self) -> None:
+    def _count(self, denied: Mapping[str, int], cut: int) -> None:
         others = 0
-        for key, times in self._scrubber.denied.items():
+        for key, times in denied.items():
             counter = self._counters.get(key)
             if counter is None and len(self._counters) < _MAX_COUNTED_KEYS and _COUNTED_KEY.fullmatch(key):
                 counter = self._counters[key] = self._denied(key)
@@ -130,9 +140,7 @@ class Allowlist(Processor[AllowlistSettings]):
                 counter.add(times)
         if others:
             self._denied(_OTHER).add(others)
-        self._scrubber.denied.clear()
-        self._cut.add(self._scrubber.cut)
-        self._scrubber.cut = 0
+        self._cut.add(cut)
 
     def _denied(self, key: str) -> Counter:
         return self.context.meter.counter(
@@ -149,9 +157,9 @@ def _policy(settings: AllowlistSettings) -> Policy:
     resource = settings.resource_attributes
     return Policy(
         rules={
-            "record": KeyRule(attribute_keys(settings.presets).union(settings.attributes), watched={STACKTRACE}),
-            "resource": KeyRule(resource_keys(settings.presets) if resource is None else resource),
-            "scope": KeyRule(settings.scope_attributes),
+            "record": KeyRule(attribute_keys(settings.presets).union(settings.attributes), _WATCHED),
+            "resource": KeyRule(resource_keys(settings.presets) if resource is None else resource, _WATCHED),
+            "scope": KeyRule(settings.scope_attributes, _WATCHED),
         },
         on_denied=settings.on_denied,
         hash_key=settings.hash_key,

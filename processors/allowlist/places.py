@@ -21,11 +21,11 @@ from sidecar import Signal
 
 Owner: TypeAlias = Literal["resource", "scope", "record"]
 
-_OWNERS: Final[dict[str, Owner]] = {
+OWNERS: Final[dict[str, Owner]] = {
     "opentelemetry.proto.resource.v1.Resource": "resource",
     "opentelemetry.proto.common.v1.InstrumentationScope": "scope",
 }
-_ENTITY: Final = "opentelemetry.proto.common.v1.EntityRef"
+ENTITY: Final = "opentelemetry.proto.common.v1.EntityRef"
 
 Getter: TypeAlias = Callable[[Any], Any]
 
@@ -77,7 +77,7 @@ def _level(descriptor: Descriptor) -> Level | None:
         elif kind.full_name == ANY_VALUE:
             parent, _, name = path.rpartition(".")
             values.append((attrgetter(parent) if parent else _itself, name))
-        elif kind.full_name == _ENTITY:
+        elif kind.full_name == ENTITY:
             entities.append(attrgetter(path))
         elif (level := _level(kind)) is not None:
             below.append((attrgetter(path), level))
@@ -92,7 +92,7 @@ def _itself(message: Any) -> Any:
 
 def _fields(descriptor: Descriptor, prefix: str = "") -> Iterator[tuple[str, Descriptor, Owner]]:
     """The lists, maps and values of a message and of the single messages below it: path, type, whose they are."""
-    owner = _OWNERS.get(descriptor.full_name, "record")
+    owner = OWNERS.get(descriptor.full_name, "record")
     for field in descriptor.fields:
         kind = field.message_type
         if kind is None:

@@ -15,6 +15,7 @@ class KeyRule:
     """The keys that pass in one kind of place.
 
     Attributes:
+        names: keys that pass, without those that patterns let pass.
         passing: keys that pass and need no further look, to test a whole record at once. Grows by the keys that a
             pattern has let pass.
     """
@@ -28,16 +29,16 @@ class KeyRule:
         """
         allowed = set(allowed)
         patterns = sorted(name for name in allowed if "*" in name)
-        self._names = frozenset(allowed.difference(patterns))
+        self.names = frozenset(allowed.difference(patterns))
         self._watched = frozenset(watched)
         self._pattern = re.compile("|".join(map(_expression, patterns)), re.DOTALL) if patterns else None
         self._denied: set[str] = set()
         self._room = _MAX_REMEMBERED
-        self.passing = set(self._names - self._watched)
+        self.passing = set(self.names - self._watched)
 
     def allows(self, key: str) -> bool:
         """Whether the key passes."""
-        if key in self.passing or key in self._names:
+        if key in self.passing or key in self.names:
             return True
         if self._pattern is None or key in self._denied:
             return False

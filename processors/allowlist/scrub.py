@@ -46,16 +46,20 @@ class Scrubber:
     """Scrubs requests, in one of the views, by one policy.
 
     Attributes:
-        denied: how often each denied key was met, until somebody clears it.
-        cut: how many values were too long, until somebody sets it to 0.
         nested: whether a value was met that the plain view does not know, until somebody sets it to False.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self.denied: Counter[str] = Counter()
-        self.cut = 0
         self.nested = False
+        self._denied: Counter[str] = Counter()
+        self._cut = 0
         self._policy = policy
+
+    def take_counts(self) -> tuple[Counter[str], int]:
+        """How often each denied key was met, and how many values were too long, since this was asked last."""
+        taken = self._denied, self._cut
+        self._denied, self._cut = Counter(), 0
+        return taken
 
     def tasks(self, request: Any, level: Level) -> list[Callable[[], None]]:
         """What there is to do in a request of the plain view, in which no value needs a look but bodies and stacks."""
@@ -150,7 +154,7 @@ class Scrubber:
                 self._value(element, path, rule, limit)
         elif kind == "bytes_value" and limit is not None and len(value.bytes_value) > limit:
             value.bytes_value = value.bytes_value[:limit]
-            self.cut += 1
+            self._cut += 1
         elif kind == "string_value":
             self._limit(value, limit)
 
@@ -177,7 +181,7 @@ class Scrubber:
                 del entities[index]
 
     def _deny(self, entries: Any, key: str) -> None:
-        self.denied[key] += 1
+        self._denied[key] += 1
         if self._policy.on_denied == "drop":
             del entries[key]
             return
@@ -190,7 +194,7 @@ class Scrubber:
         """Cut a text that is too long."""
         if limit is not None and not _fits(value.string_value, limit):
             value.string_value = value.string_value.encode()[:limit].decode(errors="ignore") + _MARK.decode()
-            self.cut += 1
+            self._cut += 1
 
 
 def _fits(text: str, limit: int) -> bool:
@@ -198,7 +202,7 @@ def _fits(text: str, limit: int) -> bool:
     if len(text) * _MAX_UTF8 <= limit:
         return True
     data = text.encode()
-    return len(data) <= limit or any(data.endswith(mark, limit) for mark in _MARKS)
+    return len(data) <= limit or any(len(data) <= limit + len(mark) and data.endswith(mark) for mark in _MARKS)
 
 
 def _keys(get: Getter, messages: list[Any]) -> set[str]:

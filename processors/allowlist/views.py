@@ -24,6 +24,8 @@ from sidecar import SCHEMAS, Signal
 
 KEY_VALUE: Final = "opentelemetry.proto.common.v1.KeyValue"
 ANY_VALUE: Final = "opentelemetry.proto.common.v1.AnyValue"
+ARRAY: Final = "opentelemetry.proto.common.v1.ArrayValue"
+MAP: Final = "opentelemetry.proto.common.v1.KeyValueList"
 
 _MESSAGE: Final = FieldDescriptorProto.TYPE_MESSAGE
 _PLAIN: Final = frozenset({"string_value", "bool_value", "int_value", "double_value"})

@@ -186,7 +186,7 @@ class Intake:
             raise NotServed(f"no pipeline of this sidecar takes {self.signal.value}")
 
     async def read(self, data: bytes, *, json: bool) -> Received:
-        """The request, decoded and checked.
+        """The request, checked.
 
         Raises:
             Permanent: it is not one.
@@ -215,7 +215,7 @@ class Intake:
         Raises:
             DeliveryError: nothing of it was accepted.
         """
-        batch = Batch(self.signal, received.data, received.message, context=context)
+        batch = Batch(self.signal, received.data, received.message, context=context, items=received.items)
         # Nothing to hand on is a success (OTLP specification, "OTLP/gRPC Response").
         if len(batch):
             await self._receiver.emit(batch)

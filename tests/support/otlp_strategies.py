@@ -36,6 +36,26 @@ def messages(message_type: type[Message]) -> st.SearchStrategy[Any]:
 
 
 @st.composite
+def mutations(draw: st.DrawFn, data: bytes) -> bytes:
+    """The bytes with some of them changed, left out, repeated, put in or cut off."""
+    changed = bytearray(data)
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(changed)))
+        end = draw(st.integers(start, min(len(changed), start + 12)))
+        with_what = {
+            "change": st.binary(min_size=1, max_size=1),
+            "drop": st.just(b""),
+            "repeat": st.just(bytes(changed[start:end]) * 2),
+            "insert": st.binary(max_size=12).map(bytes(changed[start:end]).__add__),
+            "cut": st.just(b""),
+        }
+        how = draw(st.sampled_from(sorted(with_what)))
+        end = {"change": start + 1, "cut": len(changed)}.get(how, end)
+        changed[start:end] = draw(with_what[how])
+    return bytes(changed)
+
+
+@st.composite
 def _messages(draw: st.DrawFn, descriptor: Descriptor, around: tuple[str, ...]) -> Message:
     # A message within its own kind, as AnyValue, may hold itself once more, so that the tree stays small.
     deep = around.count(descriptor.full_name) > 1

@@ -13,6 +13,8 @@ from processors.allowlist import Allowlist
 from sidecar import Batch, BatchContext, Signal
 from sidecar.testing import Bench
 
+pytestmark = pytest.mark.usefixtures("either_path")
+
 ALLOW = (
     f"presets: [], attributes: [{ALLOWED_KEY}], resource_attributes: [{ALLOWED_KEY}], scope_attributes: [{ALLOWED_KEY}]"
 )

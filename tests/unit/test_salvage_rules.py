@@ -10,7 +10,7 @@ from support.otlp import logs_request, metrics_request, traces_request
 
 from sidecar import SCHEMAS, Permanent, Signal
 from sidecar.net import otlp_json, salvage
-from sidecar.net.salvage import receive
+from sidecar.net.salvage import mend
 
 TRACE_ID = bytes(range(1, 17))
 SPAN_ID = bytes(range(1, 9))
@@ -20,7 +20,7 @@ IDS = {"trace_id": TRACE_ID, "span_id": SPAN_ID}
 def received(request):
     """What is left of a request."""
     signal = next(signal for signal, schema in SCHEMAS.items() if isinstance(request, schema.request))
-    return receive(signal, request.SerializeToString())
+    return mend(signal, request.SerializeToString())
 
 
 def spans(*settings):
@@ -60,7 +60,7 @@ def test_a_sound_request_passes_untouched(request_of):
     """The very bytes that came, and the message they say."""
     data = request_of(3).SerializeToString()
     signal = {traces_request: Signal.TRACES, logs_request: Signal.LOGS, metrics_request: Signal.METRICS}[request_of]
-    result = receive(signal, data)
+    result = mend(signal, data)
     assert result.data is data
     assert result.message == request_of(3)
     assert (result.rejected, dict(result.reasons), dict(result.repaired), result.explanation) == (0, {}, {}, "")
@@ -69,8 +69,8 @@ def test_a_sound_request_passes_untouched(request_of):
 @pytest.mark.parametrize("signal", list(Signal))
 def test_an_empty_request_is_a_request(signal):
     """Of no bytes, and of envelopes without items."""
-    assert receive(signal, b"").data == b""
-    assert receive(signal, b"\x0a\x00").data == b"\x0a\x00"
+    assert mend(signal, b"").data == b""
+    assert mend(signal, b"\x0a\x00").data == b"\x0a\x00"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_many_bad_spans_among_many_good_ones():
 def test_ids_in_json_that_are_not_hex():
     """Cost their span, not the request."""
     body = otlp_json.encode(spans({}, {})).replace(b'"0102030405060708","name":"1"', b'"Aw==","name":"1"')
-    result = receive(Signal.TRACES, otlp_json.decode(Signal.TRACES, body).data)
+    result = mend(Signal.TRACES, otlp_json.decode(Signal.TRACES, body).data)
     assert names(result) == ["0", "2", "3"]
     assert dict(result.reasons) == {"span_id": 1}
 
@@ -263,7 +263,7 @@ def test_what_stays_as_it_is():
     for key in ("k", "k", ""):
         span.attributes.add(key=key).value.SetInParent()
     data = request.SerializeToString() + b"\xf8\x07\x01"  # field 127, a varint
-    assert receive(Signal.TRACES, data).data is data
+    assert mend(Signal.TRACES, data).data is data
 
 
 def kvlist_logs():
@@ -282,7 +282,7 @@ def test_a_request_of_another_signal_is_noticed(request_of, meant_as):
     if isinstance(request, SCHEMAS[meant_as].request):
         return
     try:
-        result = receive(meant_as, request.SerializeToString())
+        result = mend(meant_as, request.SerializeToString())
     except Permanent:
         return
     schema = SCHEMAS[meant_as]
@@ -298,7 +298,7 @@ def test_metrics_sent_elsewhere_are_noticed(meant_as):
     request.resource_metrics[0].scope_metrics[0].metrics.add(name="n", unit="1").histogram.data_points.add(
         time_unix_nano=1
     )
-    result = receive(meant_as, request.SerializeToString())
+    result = mend(meant_as, request.SerializeToString())
     assert (result.rejected, "wrong_type" in result.reasons) == (2, True)
 
 

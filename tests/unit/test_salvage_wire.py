@@ -12,7 +12,7 @@ from support.otlp import logs_request, metrics_request, traces_request
 from support.otlp_strategies import requests
 
 from sidecar import SCHEMAS, Permanent, Signal
-from sidecar.net.salvage import receive, repair
+from sidecar.net.salvage import mend, repair
 from sidecar.net.wire import BrokenFrame, delimited, frames
 
 REQUESTS = {Signal.TRACES: traces_request, Signal.LOGS: logs_request, Signal.METRICS: metrics_request}
@@ -66,7 +66,7 @@ def test_text_that_is_not_utf8_is_mended(signal, bad):
         nested.value.SetInParent()
     data = request.SerializeToString()
 
-    result = receive(signal, data.replace(MARK.encode(), bad))
+    result = mend(signal, data.replace(MARK.encode(), bad))
     assert (result.rejected, dict(result.repaired)) == (0, {"utf8": data.count(MARK.encode())})
     assert result.message == type(request).FromString(result.data)
     mended = bad.decode(errors="replace")
@@ -93,7 +93,7 @@ def str_of(text):
 def test_an_item_that_cannot_be_mended_is_left_out_alone(bad, reason):
     """Its neighbours stay as they are."""
     good = spans()
-    result = receive(Signal.TRACES, wrapped(good[0], bad, *good[1:]))
+    result = mend(Signal.TRACES, wrapped(good[0], bad, *good[1:]))
     assert left(result) == good
     assert (result.rejected, dict(result.reasons)) == (1, {reason: 1})
     assert result.explanation.startswith("1 span rejected: ")
@@ -103,7 +103,7 @@ def test_an_item_that_cannot_be_mended_is_left_out_alone(bad, reason):
 def test_bad_items_anywhere(where):
     """First, last, next to each other."""
     good = spans(8)
-    result = receive(Signal.TRACES, wrapped(*good[:where], b"\x0a\x10", b"\x0a\x11", *good[where:]))
+    result = mend(Signal.TRACES, wrapped(*good[:where], b"\x0a\x10", b"\x0a\x11", *good[where:]))
     assert (left(result), result.rejected) == (good, 2)
 
 
@@ -117,7 +117,7 @@ def test_a_bad_data_point_is_left_out_alone():
     metric = delimited(b"\x0a", b"requests") + delimited(
         b"\x3a", kept + delimited(b"\x0a", b"\x3a\x09") + b"\x10\x02\x18\x01"
     )
-    result = receive(Signal.METRICS, wrapped(metric))
+    result = mend(Signal.METRICS, wrapped(metric))
     assert result.message.resource_metrics[0].scope_metrics == request.resource_metrics[0].scope_metrics
     assert dict(result.reasons) == {"malformed": 1}
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_mended_around_items_costs_those_items():
     good = spans(3)
     bad_resource = delimited(b"\x0a", delimited(b"\x0a", b"\x0a\x55") + wrapped(*spans(2))[2:])
     bad_scope = delimited(b"\x0a", delimited(b"\x12", delimited(b"\x12", good[0]) + b"\x12\x7f"))
-    result = receive(Signal.TRACES, bad_resource + wrapped(*good) + bad_scope)
+    result = mend(Signal.TRACES, bad_resource + wrapped(*good) + bad_scope)
     assert left(result) == good
     assert dict(result.reasons) == {"malformed": 3}
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_mended_around_items_costs_those_items():
 def test_what_is_no_request_is_refused(signal, data):
     """Cut off, broken at the top, or without anything that could be kept."""
     with pytest.raises(Permanent, match=f"not an OTLP {signal.value} request: "):
-        receive(signal, data)
+        mend(signal, data)
 
 
 def nested(levels):
@@ -167,7 +167,7 @@ def nested(levels):
 def test_what_is_nested_too_deeply_is_left_out_alone(levels):
     """As deep as protobuf goes is fine; the first level beyond is not."""
     sound = nested(48)
-    result = receive(Signal.LOGS, wrapped(sound, nested(levels), sound))
+    result = mend(Signal.LOGS, wrapped(sound, nested(levels), sound))
     assert left(result) == [sound, sound]
     assert dict(result.reasons) == {"too_deep": 1}
 
@@ -182,7 +182,7 @@ def old_request(*, also_new):
 
 def test_scopes_of_old_clients_are_moved():
     """From field 1000, which protobuf keeps as unknown: the request would look empty."""
-    result = receive(Signal.TRACES, old_request(also_new=False))
+    result = mend(Signal.TRACES, old_request(also_new=False))
     assert result.message == traces_request(2, name=MARK)
     assert result.message == ExportTraceServiceRequest.FromString(result.data)
     assert (result.rejected, dict(result.repaired)) == (0, {"instrumentation_library": 1})
@@ -191,7 +191,7 @@ def test_scopes_of_old_clients_are_moved():
 def test_scopes_of_old_clients_are_mended_too():
     """What was in an unknown field is looked at once it is a known one."""
     data = old_request(also_new=False).replace(MARK.encode(), b"\xff" * len(MARK))
-    result = receive(Signal.TRACES, data + wrapped(spans(1)[0]))
+    result = mend(Signal.TRACES, data + wrapped(spans(1)[0]))
     assert result.message.resource_spans[0] == traces_request(2, name="\ufffd" * len(MARK)).resource_spans[0]
     assert dict(result.repaired) == {"instrumentation_library": 1, "utf8": 2}
 
@@ -199,7 +199,7 @@ def test_scopes_of_old_clients_are_mended_too():
 def test_scopes_of_a_time_of_change_are_not_doubled():
     """Who fills both fields, for old and new receivers, means the same by them."""
     data = old_request(also_new=True)
-    result = receive(Signal.TRACES, data)
+    result = mend(Signal.TRACES, data)
     assert (result.data, len(left(result))) == (data, 2)
 
 
@@ -217,9 +217,9 @@ def mutations(draw, data):
 @given(data=st.data())
 def test_neighbours_of_anything_survive(signal, data):
     """Whatever stands where a record should, those around it stay as they are."""
-    good = left(receive(signal, REQUESTS[signal](1).SerializeToString()))
+    good = left(mend(signal, REQUESTS[signal](1).SerializeToString()))
     bad = data.draw(st.binary(max_size=40) | mutations(good[0]))
-    kept = left(receive(signal, wrapped(*good, bad, *good)))
+    kept = left(mend(signal, wrapped(*good, bad, *good)))
     assert (kept[0], kept[-1]) == (good[0], good[0])
     assert len(kept) in {2, 3}
 
@@ -232,13 +232,13 @@ def test_any_request_is_answered(signal, data):
     if request:
         request = data.draw(mutations(request))
     try:
-        result = receive(signal, request)
+        result = mend(signal, request)
     except Permanent:
         return
     as_bytes = result.message.SerializeToString(deterministic=True)
     if result.data is not None:
         assert SCHEMAS[signal].request.FromString(result.data).SerializeToString(deterministic=True) == as_bytes
-    again = receive(signal, as_bytes)
+    again = mend(signal, as_bytes)
     assert (again.data, again.rejected, again.repaired) == (as_bytes, 0, {})
 
 
@@ -302,7 +302,7 @@ def test_a_batch_in_which_every_text_is_bad():
     request = traces_request(8192, name=MARK, **{f"k{number}": MARK for number in range(8)})
     data = request.SerializeToString().replace(MARK.encode(), b"\xe4" * len(MARK))
     start = time.process_time()
-    result = receive(Signal.TRACES, data)
+    result = mend(Signal.TRACES, data)
     assert time.process_time() - start < 5
     assert (len(left(result)), result.rejected, dict(result.repaired)) == (8192, 0, {"utf8": 9 * 8192})
 
@@ -313,7 +313,7 @@ def test_one_bad_record_among_many(monkeypatch):
     monkeypatch.setattr(repair, "frames", lambda data: walked.append(data) or frames(data))
     good = spans(1000)
     bad = good[0].replace(b"GET /", b"GET \xff")
-    assert receive(Signal.TRACES, wrapped(*good, bad, *good)).repaired == {"utf8": 1}
+    assert mend(Signal.TRACES, wrapped(*good, bad, *good)).repaired == {"utf8": 1}
     assert len(walked) < 20
 
 
@@ -321,7 +321,7 @@ def test_what_is_broken_nearly_everywhere_is_refused(monkeypatch):
     """Looking at each field of a large request that is all wrong would take longer than it is worth."""
     monkeypatch.setattr(repair, "_MAX_FIELDS", 200)
     good, bad = spans(20), [b"\x2a\x01\xff" + b"\x38\x01" * 50] * 10
-    result = receive(Signal.TRACES, wrapped(*good, *bad))
+    result = mend(Signal.TRACES, wrapped(*good, *bad))
     assert (left(result), result.rejected) == (good, 10)
     with pytest.raises(Permanent):
-        receive(Signal.TRACES, wrapped(*good * 10, *bad))
+        mend(Signal.TRACES, wrapped(*good * 10, *bad))

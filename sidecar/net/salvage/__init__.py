@@ -12,9 +12,10 @@ from sidecar.batch import Batch, BatchContext
 from sidecar.errors import Permanent
 from sidecar.net.salvage.repair import MALFORMED, TOO_DEEP, WRONG_TYPE, Repair, Unmendable
 from sidecar.net.salvage.rules import Check
+from sidecar.net.salvage.sound import count_sound
 from sidecar.signals import SCHEMAS, ExportRequest, Signal
 
-__all__ = ["Received", "receive"]
+__all__ = ["Received", "mend", "receive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +23,20 @@ class Received:
     """What is left of a request.
 
     Attributes:
-        message: the decoded request. The caller owns it: hand it to the `Batch`, together with `data`.
+        message: the decoded request. The caller owns it: hand it to the `Batch`, together with `data` and `items`.
+            None when nobody had to decode it.
         data: the same as bytes: the very ones that came when nothing was changed. None when they would have to be
             made from the message.
+        items: how many items it holds, where they have been counted.
         rejected: how many items were left out (spans, log records, data points): what `partial_success` says.
         reasons: the same by reason, from a small closed set, for `context.dropped`.
         repaired: what was mended in items that were kept, or left out of them, by reason, for a metric.
         explanation: what `partial_success.error_message` says, at most 1 KiB; "" when nothing was left out.
     """
 
-    message: ExportRequest
+    message: ExportRequest | None
     data: bytes | None
+    items: int | None = None
     rejected: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     repaired: Mapping[str, int] = field(default_factory=dict)
@@ -40,13 +44,19 @@ class Received:
 
 
 def receive(signal: Signal, data: bytes) -> Received:
-    """Decode a request that came over a network, check it, and mend or leave out what is wrong in it.
+    """Check a request that came over a network, and mend or leave out what is wrong in it.
 
     The one door for every receiver of OTLP, also for JSON once it is protobuf (`otlp_json.decode`).
 
     Raises:
         Permanent: not such a request: cut off, broken around its items, or without one that could be decoded.
     """
+    items = count_sound(signal, data)
+    return mend(signal, data) if items is None else Received(None, data, items)
+
+
+def mend(signal: Signal, data: bytes) -> Received:
+    """As `receive`, by decoding the request."""
     request = SCHEMAS[signal].request
     repair = None
     try:

@@ -37,7 +37,7 @@ _MAX_FIELDS: Final = 1_000_000
 """How many fields of one request are looked at in Python, in a few seconds at most. A batch of 8,192 spans in which
 every text is bad has fewer."""
 
-_ITEMS: Final = frozenset(
+ITEMS: Final = frozenset(
     item.DESCRIPTOR.full_name
     for item in (
         Span,
@@ -237,7 +237,7 @@ def _known(field: FieldDescriptor) -> _Field:
 def _role(message: Descriptor | None, around: tuple[str, ...] = ()) -> _Role:
     if message is None or message.full_name in around:  # AnyValue holds itself
         return _Role.PART
-    if message.full_name in _ITEMS:
+    if message.full_name in ITEMS:
         return _Role.ITEM
     around = (*around, message.full_name)
     below = {_role(field.message_type, around) for field in message.fields}

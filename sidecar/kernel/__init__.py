@@ -1,0 +1,172 @@
+"""Reads requests on the wire, without a message: a compiled module, and the tables by which it reads.
+
+It is optional, and it never decides a case that is not ordinary: whoever asks it has a way with protobuf for the rest.
+The tables are made from descriptors, so that they know what the installed OTLP knows.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+_SWITCH: Final = "SIDECAR_KERNEL"
+
+
+def _load() -> tuple[ModuleType | None, str]:
+    if os.environ.get(_SWITCH) == "off":
+        return None, f"{_SWITCH} is off"
+    try:
+        from sidecar.kernel import _kernel
+    except ImportError as error:
+        return None, f"it was not compiled when the sidecar was installed, or not for this Python: {error}"
+    return _kernel, ""
+
+
+module, WHY_NOT = _load()
+"""The compiled module, or None and the reason, for a log line."""
+
+NO_LIMIT: Final = sys.maxsize
+_MAX_NUMBER: Final = 31
+
+
+# The numbers of these three are those in _kernel.c.
+class Kind(enum.IntEnum):
+    """How the value of a field is written."""
+
+    BOOL = 1
+    VARINT32 = 2
+    VARINT64 = 3
+    FIXED32 = 4
+    FIXED64 = 5
+    BYTES = 6
+    STRING = 7
+    MESSAGE = 8
+
+
+class Role(enum.IntEnum):
+    """What a field means beyond its kind, as explained in _kernel.c."""
+
+    PLAIN = 0
+    TRACE_ID = 1
+    SPAN_ID = 2
+    NOT_ZERO = 3
+    RATIO = 4
+    NOT_NEGATIVE = 5
+    BOUNDS = 6
+    COUNTS = 7
+    ATTRIBUTES = 8
+    BODY = 9
+    TEXT = 10
+    ARRAY = 11
+    MAP = 12
+    REFUSED = 13
+
+
+class Body(enum.IntEnum):
+    """What passes of bodies."""
+
+    KEEP = 0
+    STRING = 1
+    DROP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a field is to whoever has a table made.
+
+    Attributes:
+        role: what it means.
+        is_required: whether a message without it, or with it empty, is a doubt; of a oneof, without any of its fields.
+        owner: whose attributes they are, from 0 to 2.
+    """
+
+    role: Role = Role.PLAIN
+    is_required: bool = False
+    owner: int = 0
+
+
+_PLAIN: Final = Meaning()
+
+_KINDS: Final[Mapping[int, Kind]] = {
+    FieldDescriptor.TYPE_BOOL: Kind.BOOL,
+    FieldDescriptor.TYPE_ENUM: Kind.VARINT32,
+    FieldDescriptor.TYPE_INT32: Kind.VARINT32,
+    FieldDescriptor.TYPE_SINT32: Kind.VARINT32,
+    FieldDescriptor.TYPE_UINT32: Kind.VARINT32,
+    FieldDescriptor.TYPE_INT64: Kind.VARINT64,
+    FieldDescriptor.TYPE_SINT64: Kind.VARINT64,
+    FieldDescriptor.TYPE_UINT64: Kind.VARINT64,
+    FieldDescriptor.TYPE_FIXED32: Kind.FIXED32,
+    FieldDescriptor.TYPE_SFIXED32: Kind.FIXED32,
+    FieldDescriptor.TYPE_FLOAT: Kind.FIXED32,
+    FieldDescriptor.TYPE_FIXED64: Kind.FIXED64,
+    FieldDescriptor.TYPE_SFIXED64: Kind.FIXED64,
+    FieldDescriptor.TYPE_DOUBLE: Kind.FIXED64,
+    FieldDescriptor.TYPE_BYTES: Kind.BYTES,
+    FieldDescriptor.TYPE_STRING: Kind.STRING,
+    FieldDescriptor.TYPE_MESSAGE: Kind.MESSAGE,
+}
+
+Field = tuple[int, int, int, int, bool, bool, bool, int, int]
+
+
+class Unreadable(Exception):
+    """A schema that the kernel has no table for: a later OTLP's, with a field of a high number or another kind."""
+
+
+def table(
+    request: Descriptor, meaning: Callable[[FieldDescriptor], Meaning], items: frozenset[str] = frozenset()
+) -> tuple[tuple[bool, tuple[Field, ...]], ...]:
+    """The rows that `Schema` takes: the request's message first, and all that is below it.
+
+    Args:
+        request: the message that is read.
+        meaning: of each field.
+        items: the full names of the messages to count.
+
+    Raises:
+        Unreadable: there is no table for it.
+    """
+    found = [request]
+    numbers = {request.full_name: 0}
+    rows = []
+    for message in found:  # which grows meanwhile
+        for field in message.fields:
+            below = field.message_type
+            if below is not None and below.full_name not in numbers:
+                numbers[below.full_name] = len(found)
+                found.append(below)
+        fields = tuple(_row(field, meaning(field), numbers) for field in message.fields)
+        rows.append((message.full_name in items, fields))
+    return tuple(rows)
+
+
+def _row(field: FieldDescriptor, meaning: Meaning, numbers: Mapping[str, int]) -> Field:
+    kind = _KINDS.get(field.type)
+    if kind is None or field.number > _MAX_NUMBER:
+        raise Unreadable(f"{field.full_name} = {field.number}")
+    oneof = field.containing_oneof
+    return (
+        field.number,
+        kind,
+        meaning.role,
+        meaning.owner,
+        field.is_repeated and kind not in (Kind.BYTES, Kind.STRING, Kind.MESSAGE),
+        not field.is_repeated or meaning.role in (Role.BOUNDS, Role.COUNTS),
+        meaning.is_required,
+        # The fields of a oneof exclude each other.
+        (oneof.fields[0] if oneof is not None else field).number,
+        numbers[field.message_type.full_name] if kind is Kind.MESSAGE else -1,
+    )
+
+
+def plain(_field: FieldDescriptor) -> Meaning:
+    """No field means anything."""
+    return _PLAIN
