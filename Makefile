@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 COMPILE := --quiet --universal --no-header --no-annotate --no-emit-index-url --generate-hashes --upgrade
 
-.PHONY: run test check bench bench-quick lock format proto semconv clean
+.PHONY: run test check sanitize bench bench-quick lock format proto semconv clean
 
 run: $(VENV)/.run        ## run the sidecar with the built-in document
 	$(BIN)/sidecar run $(ARGS)
@@ -18,6 +18,14 @@ check: $(VENV)/.dev      ## lint, types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+sanitize: $(VENV)/.dev   ## look for wrong memory accesses of the kernel, with random and broken requests
+	$(BIN)/python hatch_build.py -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
+	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+		$(BIN)/python -m pytest -q --hypothesis-profile=thorough --timeout=0 tests/unit/test_kernel_sound.py \
+		tests/unit/test_processors_allowlist_wire.py tests/unit/test_processors_allowlist_canary.py $(ARGS); \
+		status=$$?; $(BIN)/python hatch_build.py; exit $$status
 
 bench: $(VENV)/.dev      ## measure beside other collectors, within five minutes; ARGS="--help" says what else
 	$(BIN)/python -m bench $(ARGS)
@@ -33,7 +41,7 @@ $(VENV)/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.run: $(VENV)/bin/pip requirements.lock pyproject.toml
+$(VENV)/.run: $(VENV)/bin/pip requirements.lock pyproject.toml hatch_build.py $(wildcard sidecar/kernel/*.[ch])
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@

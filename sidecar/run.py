@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO, TypeVar
 from config.dump import dump
 from config.problems import ConfigError
 from config.resolve import Resolved
-from sidecar import notify
+from sidecar import kernel, notify
 from sidecar.allocator import keep_large_buffers
 from sidecar.control import ControlServer
 from sidecar.errors import StartError
@@ -87,6 +87,8 @@ class Process:
         resolved = self._load()
         service = self._service = Service(resolved, self._registry)
         self._observe_document()
+        if kernel.module is None:
+            logger.info("requests are decoded in the ordinary way, without the compiled kernel: %s", kernel.WHY_NOT)
         self._on_signals()
         try:
             await service.start()

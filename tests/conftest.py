@@ -25,6 +25,8 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+# For `make sanitize`.
+settings.register_profile("thorough", settings.get_profile("sidecar"), max_examples=2000, derandomize=False)
 settings.load_profile("sidecar")
 
 # Seconds that a test may take. Less than pytest-timeout's, which is the last resort.

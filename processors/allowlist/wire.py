@@ -6,8 +6,7 @@ to the scrubber, and so is everything where there is no kernel.
 
 from __future__ import annotations
 
-import secrets
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -15,7 +14,10 @@ from processors.allowlist.places import ENTITY, OWNERS, Owner
 from processors.allowlist.scrub import STACKTRACE, Policy
 from processors.allowlist.views import ANY_VALUE, ARRAY, MAP, view
 from sidecar import Signal, kernel
-from sidecar.kernel import Body, Meaning, Role
+from sidecar.kernel import Body, FilterRules, Meaning, Role
+
+if TYPE_CHECKING:
+    from sidecar.kernel._kernel import Filter
 
 _BODIES: Final = {"keep": Body.KEEP, "string": Body.STRING, "drop": Body.DROP}
 _ORDER: Final[tuple[Owner, ...]] = ("record", "resource", "scope")
@@ -32,7 +34,7 @@ class WireFilter:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._filters: dict[Signal, Any] = {}
+        self._filters: dict[Signal, Filter | None] = {}
 
     def filter(self, signal: Signal, data: bytes) -> tuple[bytes, dict[str, int], int] | None:
         """Take from a request what is not allowed.
@@ -42,36 +44,34 @@ class WireFilter:
             scrubber to do.
         """
         if signal not in self._filters:
-            self._filters[signal] = self._filter(signal)
+            self._filters[signal] = self._make(signal)
         made = self._filters[signal]
-        outcome: tuple[bytes, dict[str, int], int] | None = None if made is None else made.run(data)
-        return outcome
+        return None if made is None else made.run(data)
 
-    def _filter(self, signal: Signal) -> Any:
+    def _make(self, signal: Signal) -> Filter | None:
         policy = self._policy
-        if kernel.module is None or policy.on_denied != "drop":
-            return None
-        try:
-            table = kernel.table(view(signal, nested=True).DESCRIPTOR, _meaning)
-        except kernel.Unreadable:
+        if policy.on_denied != "drop":
             return None
         rules = [policy.rules[owner] for owner in _ORDER]
-        return kernel.module.Filter(
-            kernel.module.Schema(table),
-            tuple((tuple(name.encode() for name in rule.names), rule.allows) for rule in rules),
-            STACKTRACE.encode(),
-            *(kernel.NO_LIMIT if limit is None else limit for limit in (policy.max_body, policy.max_stack, policy.max_value)),
-            _BODIES[policy.body],
-            policy.scalars_only,
-            secrets.randbits(64),
+        return kernel.make_filter(
+            view(signal, nested=True).DESCRIPTOR,
+            _meaning,
+            FilterRules(
+                owners=[(tuple(name.encode() for name in rule.names), rule.allows) for rule in rules],
+                stack=STACKTRACE,
+                max_body=policy.max_body,
+                max_stack=policy.max_stack,
+                max_value=policy.max_value,
+                body=_BODIES[policy.body],
+                scalars_only=policy.scalars_only,
+            ),
         )
 
 
 def _meaning(field: FieldDescriptor) -> Meaning:
     """What a field is to the filter, in the view that has maps in place of attributes."""
-    kind = field.message_type
-    within = field.containing_type
-    if kind is None or kind.full_name in _CONTAINERS:
+    kind, within = field.message_type, field.containing_type
+    if kind is None or within is None or kind.full_name in _CONTAINERS:
         return _VALUES.get(field.full_name, _PLAIN)
     if kind.GetOptions().map_entry:
         return Meaning(Role.ATTRIBUTES, owner=_ORDER.index(OWNERS.get(within.full_name, "record")))

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import enum
 import os
+import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+if TYPE_CHECKING:
+    from sidecar.kernel._kernel import Filter, Owner, Schema
 
 _SWITCH: Final = "SIDECAR_KERNEL"
 
@@ -30,10 +34,10 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 module, WHY_NOT = _load()
-"""The compiled module, or None and the reason, for a log line."""
+"""The compiled module; or None and the reason, for a log line."""
 
-NO_LIMIT: Final = sys.maxsize
 _MAX_NUMBER: Final = 31
+_NO_LIMIT: Final = sys.maxsize
 
 
 # The numbers of these three are those in _kernel.c.
@@ -92,8 +96,6 @@ class Meaning:
     owner: int = 0
 
 
-_PLAIN: Final = Meaning()
-
 _KINDS: Final[Mapping[int, Kind]] = {
     FieldDescriptor.TYPE_BOOL: Kind.BOOL,
     FieldDescriptor.TYPE_ENUM: Kind.VARINT32,
@@ -114,26 +116,19 @@ _KINDS: Final[Mapping[int, Kind]] = {
     FieldDescriptor.TYPE_MESSAGE: Kind.MESSAGE,
 }
 
-Field = tuple[int, int, int, int, bool, bool, bool, int, int]
 
-
-class Unreadable(Exception):
-    """A schema that the kernel has no table for: a later OTLP's, with a field of a high number or another kind."""
-
-
-def table(
+def make_schema(
     request: Descriptor, meaning: Callable[[FieldDescriptor], Meaning], items: frozenset[str] = frozenset()
-) -> tuple[tuple[bool, tuple[Field, ...]], ...]:
-    """The rows that `Schema` takes: the request's message first, and all that is below it.
+) -> Schema | None:
+    """What the kernel reads a request by; None where there is no kernel, or where it has no way to write a field down.
 
     Args:
-        request: the message that is read.
-        meaning: of each field.
+        request: the request's message.
+        meaning: of each field of it, and of all that is below it.
         items: the full names of the messages to count.
-
-    Raises:
-        Unreadable: there is no table for it.
     """
+    if module is None:
+        return None
     found = [request]
     numbers = {request.full_name: 0}
     rows = []
@@ -143,15 +138,17 @@ def table(
             if below is not None and below.full_name not in numbers:
                 numbers[below.full_name] = len(found)
                 found.append(below)
-        fields = tuple(_row(field, meaning(field), numbers) for field in message.fields)
-        rows.append((message.full_name in items, fields))
-    return tuple(rows)
+        if any(field.type not in _KINDS or field.number > _MAX_NUMBER for field in message.fields):
+            return None  # a later OTLP
+        rows.append(
+            (message.full_name in items, tuple(_row(field, meaning(field), numbers) for field in message.fields))
+        )
+    schema: Schema = module.Schema(tuple(rows))
+    return schema
 
 
-def _row(field: FieldDescriptor, meaning: Meaning, numbers: Mapping[str, int]) -> Field:
-    kind = _KINDS.get(field.type)
-    if kind is None or field.number > _MAX_NUMBER:
-        raise Unreadable(f"{field.full_name} = {field.number}")
+def _row(field: FieldDescriptor, meaning: Meaning, numbers: Mapping[str, int]) -> tuple[int, ...]:
+    kind = _KINDS[field.type]
     oneof = field.containing_oneof
     return (
         field.number,
@@ -163,10 +160,47 @@ def _row(field: FieldDescriptor, meaning: Meaning, numbers: Mapping[str, int]) -
         meaning.is_required,
         # The fields of a oneof exclude each other.
         (oneof.fields[0] if oneof is not None else field).number,
-        numbers[field.message_type.full_name] if kind is Kind.MESSAGE else -1,
+        -1 if field.message_type is None else numbers[field.message_type.full_name],
     )
 
 
-def plain(_field: FieldDescriptor) -> Meaning:
-    """No field means anything."""
-    return _PLAIN
+@dataclass(frozen=True, slots=True)
+class FilterRules:
+    """What a filter does.
+
+    Attributes:
+        owners: the keys that pass and need no question, and the question about any other, for each owner by its number.
+        stack: the key that `max_stack` holds for.
+        max_body: bytes of a body that is a text; None is no limit.
+        max_stack: the same for the text of a stack.
+        max_value: the same for all other values.
+        body: what passes of bodies.
+        scalars_only: whether arrays are denied, whatever their key.
+    """
+
+    owners: Sequence[Owner]
+    stack: str
+    max_body: int | None
+    max_stack: int | None
+    max_value: int | None
+    body: Body
+    scalars_only: bool
+
+
+def make_filter(
+    request: Descriptor, meaning: Callable[[FieldDescriptor], Meaning], rules: FilterRules
+) -> Filter | None:
+    """A filter of requests; None where there is no kernel, or no schema for it."""
+    schema = make_schema(request, meaning)
+    if module is None or schema is None:
+        return None
+    made: Filter = module.Filter(
+        schema,
+        tuple(rules.owners),
+        rules.stack.encode(),
+        *(_NO_LIMIT if limit is None else limit for limit in (rules.max_body, rules.max_stack, rules.max_value)),
+        rules.body,
+        rules.scalars_only,
+        secrets.randbits(64),  # of the hashes, so that nobody can choose keys that collide
+    )
+    return made

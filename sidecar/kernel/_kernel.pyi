@@ -1,17 +1,17 @@
 from collections.abc import Callable
+from typing import Self, TypeAlias
 
-_Field = tuple[int, int, int, int, bool, bool, bool, int, int]
-_Owner = tuple[tuple[bytes, ...], Callable[[str], bool]]
+Owner: TypeAlias = tuple[tuple[bytes, ...], Callable[[str], bool]]
 
 class Schema:
-    def __new__(cls, messages: tuple[tuple[bool, tuple[_Field, ...]], ...], /) -> Schema: ...
+    def __new__(cls, messages: tuple[tuple[bool, tuple[tuple[int, ...], ...]], ...], /) -> Self: ...
     def scan(self, data: bytes, /) -> int | None: ...
 
 class Filter:
     def __new__(
         cls,
         schema: Schema,
-        owners: tuple[_Owner, _Owner, _Owner],
+        owners: tuple[Owner, Owner, Owner],
         stack: bytes,
         max_body: int,
         max_stack: int,
@@ -20,5 +20,5 @@ class Filter:
         scalars_only: bool,
         seed: int,
         /,
-    ) -> Filter: ...
+    ) -> Self: ...
     def run(self, data: bytes, /) -> tuple[bytes, dict[str, int], int] | None: ...

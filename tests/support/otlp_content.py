@@ -11,6 +11,7 @@ CONTENT = st.recursive(
     max_leaves=12,
 )  # fmt: skip
 
+
 def any_value(content):
     """An AnyValue from Python data."""
     value = AnyValue()
