@@ -89,31 +89,27 @@ static const Field *kind_of(const Message *message, const Part *value, Part *fou
     return &message->fields[found->number];
 }
 
-/* Find the key and the value of a KeyValue, which are its fields 1 and 2. */
-static bool read_pair(Walk *w, const Part *part, Part *key, Part *value) {
-    Part one;
-    for (const uint8_t *p = part->value; p < part->end;) {
-        if (!next(&p, part->end, &one)) {
-            return false;
-        }
-        if (one.number > 2) {
-            w->is_odd = true;
-            continue;
-        }
-        Part *known = one.number == 1 ? key : value;
-        if (known->start != NULL || one.type != 2) {
-            return false;
-        }
-        *known = one;
+/* Find the key and the value of a KeyValue: its fields 1 and 2, in this order. */
+static ALWAYS_INLINE bool read_pair(Walk *w, const Part *part, Part *key, Part *value) {
+    const uint8_t *p = part->value;
+    if (!next(&p, part->end, key) || key->number != 1 || key->type != 2 || !next(&p, part->end, value)
+        || value->number != 2 || value->type != 2) {
+        return false;
     }
-    return key->start != NULL && value->start != NULL && is_utf8(key->value, key->end);
+    for (Part other; p < part->end;) {
+        if (!next(&p, part->end, &other) || other.number <= 2) {
+            return false;
+        }
+        w->is_odd = true;
+    }
+    return is_utf8(key->value, key->end);
 }
 
 static bool attribute(Walk *w, const Field *field, const Part *part, int depth, uint64_t *list) {
     Filter *filter = w->filter;
     Keys *keys = &filter->keys[field->owner];
     const Message *any = field->message->fields[2].message;
-    Part key = {0}, value = {0}, one;
+    Part key, value, one;
     w->is_odd = false;
     w->longest = 0;
     if (!read_pair(w, part, &key, &value) || !look(w, any, value.value, value.end, depth + 2)) {

@@ -34,23 +34,19 @@ typedef struct {
     PyObject *allows; /* decides on a key that is not among the entries */
 } Keys;
 
-static uint64_t mixed(uint64_t a) {
-    a ^= a >> 32;
-    a *= UINT64_C(0xD6E8FEB86659FD93);
-    a ^= a >> 32;
-    a *= UINT64_C(0xD6E8FEB86659FD93);
-    return a ^ a >> 32;
-}
-
+/* Good enough where everybody is honest; MAX_PROBES is for the others. */
 static uint64_t hash_of(uint64_t seed, const uint8_t *p, size_t size) {
+    static const uint64_t odd = UINT64_C(0x9E3779B97F4A7C15);
     uint64_t hash = seed ^ size, word;
     for (; size >= 8; p += 8, size -= 8) {
         memcpy(&word, p, 8);
-        hash = mixed(hash ^ word) + seed;
+        hash = (hash ^ word) * odd;
+        hash ^= hash >> 32;
     }
     word = 0;
     memcpy(&word, p, size);
-    return mixed(hash ^ word);
+    hash = (hash ^ word) * odd;
+    return hash ^ hash >> 32;
 }
 
 /* The slot of a key, which is 0 where there is no such key; NULL where too many collide. */

@@ -163,8 +163,7 @@ static ALWAYS_INLINE bool walk(Walk *w, const Message *message, const uint8_t *p
                 return false;
             }
             if (copies) {
-                Part found = part; /* to take the address of: the loop's own stays in registers */
-                if (!copy_field(w, field, &found, depth, &list)) {
+                if (!copy_field(w, field, &part, depth, &list)) {
                     return false;
                 }
             } else {
@@ -174,9 +173,8 @@ static ALWAYS_INLINE bool walk(Walk *w, const Message *message, const uint8_t *p
                 }
             }
         } else if (field->kind == UNKNOWN) {
-            Part found = part;
             w->is_odd = true;
-            if (copies && !leave_out(w->filter, &found)) {
+            if (copies && !leave_out(w->filter, &part)) {
                 return false;
             }
         } else {
