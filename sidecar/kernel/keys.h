@@ -45,8 +45,11 @@ static uint64_t hash_of(uint64_t seed, const uint8_t *p, size_t size) {
     }
     word = 0;
     memcpy(&word, p, size);
-    hash = (hash ^ word) * odd;
-    return hash ^ hash >> 32;
+    for (int i = 0; i < 2; i++, word = 0) { /* until each bit of the key has reached the lowest ones */
+        hash = (hash ^ word) * odd;
+        hash ^= hash >> 32;
+    }
+    return hash;
 }
 
 /* The slot of a key, which is 0 where there is no such key; NULL where too many collide. */
