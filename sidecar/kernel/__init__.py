@@ -7,6 +7,7 @@ The tables are made from descriptors, so that they know what the installed OTLP 
 from __future__ import annotations
 
 import enum
+import importlib
 import os
 import secrets
 import sys
@@ -27,10 +28,11 @@ def _load() -> tuple[ModuleType | None, str]:
     if os.environ.get(_SWITCH) == "off":
         return None, f"{_SWITCH} is off"
     try:
-        from sidecar.kernel import _kernel
+        return importlib.import_module("sidecar.kernel._kernel"), ""
+    except ModuleNotFoundError:
+        return None, "it was not compiled when the sidecar was installed, or not for this Python"
     except ImportError as error:
-        return None, f"it was not compiled when the sidecar was installed, or not for this Python: {error}"
-    return _kernel, ""
+        return None, f"it can't be loaded: {error}"
 
 
 module, WHY_NOT = _load()
