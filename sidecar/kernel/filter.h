@@ -89,20 +89,11 @@ static const Field *kind_of(const Message *message, const Part *value, Part *fou
     return &message->fields[found->number];
 }
 
-/* Find the key and the value of a KeyValue: its fields 1 and 2, in this order. */
-static ALWAYS_INLINE bool read_pair(Walk *w, const Part *part, Part *key, Part *value) {
+/* Find the key and the value of a KeyValue that holds these alone, as fields 1 and 2, in this order. */
+static ALWAYS_INLINE bool read_pair(const Part *part, Part *key, Part *value) {
     const uint8_t *p = part->value;
-    if (!next(&p, part->end, key) || key->number != 1 || key->type != 2 || !next(&p, part->end, value)
-        || value->number != 2 || value->type != 2) {
-        return false;
-    }
-    for (Part other; p < part->end;) {
-        if (!next(&p, part->end, &other) || other.number <= 2) {
-            return false;
-        }
-        w->is_odd = true;
-    }
-    return is_utf8(key->value, key->end);
+    return next(&p, part->end, key) && key->number == 1 && key->type == 2 && next(&p, part->end, value)
+           && value->number == 2 && value->type == 2 && p == part->end && is_utf8(key->value, key->end);
 }
 
 static bool attribute(Walk *w, const Field *field, const Part *part, int depth, uint64_t *list) {
@@ -112,7 +103,7 @@ static bool attribute(Walk *w, const Field *field, const Part *part, int depth, 
     Part key, value, one;
     w->is_odd = false;
     w->longest = 0;
-    if (!read_pair(w, part, &key, &value) || !look(w, any, value.value, value.end, depth + 2)) {
+    if (!read_pair(part, &key, &value) || !look(w, any, value.value, value.end, depth + 2)) {
         return false;
     }
     size_t key_size = (size_t)(key.end - key.value);

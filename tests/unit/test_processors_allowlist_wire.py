@@ -179,6 +179,7 @@ ALLOWED = pair("component", any_value("a").SerializeToString())
         [delimited(3, b"\xff")],
         [delimited(6, pair("component", b"\x0a\x01\xff"))],
         [delimited(6, pair("prompt", b"\x0a\x01\xff"))],
+        [delimited(6, pair("prompt", b"") + delimited(4000, b"x"))],
     ],
 )
 def test_what_is_not_ordinary_is_left_to_protobuf(parts):
