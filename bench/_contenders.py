@@ -77,8 +77,8 @@ class Sidecar(Contender):
         """Everything."""
         return True
 
-    def start(self, case: Case, sink: Sink, folder: str):
-        """With a document for the case."""
+    def start(self, case: Case, sink: Sink, folder: str, env: dict[str, str] | None = None):
+        """With a document for the case, and more of an environment."""
         grpc, http, scrape, own = (f"127.0.0.1:{find_free_port()}" for _ in range(4))
         compression = "gzip" if case.gzip_out else "none"
         # Blocking, so that a full queue slows the load down instead of having it repeat. The others, too, wait 50 ms
@@ -119,7 +119,7 @@ class Sidecar(Contender):
                 "pipelines": {case.signal.value: pipeline},
             },
         }
-        process = SidecarProcess(json.dumps(document), folder)
+        process = SidecarProcess(json.dumps(document), folder, env=env)
         process.grpc_port, process.http_port = (int(each.rpartition(":")[2]) for each in (grpc, http))
         return process
 
