@@ -1,6 +1,7 @@
 """The kernel's judgement of requests, held to the decoder and the rules that it goes before."""
 
 import math
+import os
 import shutil
 
 import pytest
@@ -47,7 +48,7 @@ def sound(request):
 
 def test_the_kernel_is_there_where_it_can_be():
     """An installation with a compiler has it, so that the other tests here say something."""
-    assert kernel.module is not None or shutil.which("cc") is None
+    assert kernel.module is not None or shutil.which("cc") is None or os.environ.get("SIDECAR_KERNEL") == "off"
 
 
 @SIGNALS

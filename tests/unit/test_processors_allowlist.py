@@ -244,6 +244,8 @@ def test_bodies(policy, bodies):
         ("ë" * 6, "ë" * 5 + "…"),
         ("x" * 10 + "…", "x" * 10 + "…"),
         ("x" * 10 + "\n… truncated", "x" * 10 + "\n… truncated"),
+        ("x" * 11 + "…", "x" * 10 + "…"),
+        ("x" * 99 + "\n… truncated", "x" * 10 + "…"),
     ],
 )
 def test_long_texts_are_cut_on_a_character_boundary(sent, leaves, nested):
@@ -257,6 +259,17 @@ def test_long_texts_are_cut_on_a_character_boundary(sent, leaves, nested):
     assert (record.body.string_value, attributes["exception.stacktrace"]) == (leaves, leaves)
     assert attributes["route"] == sent
     assert kept("max_value_length: 10", ("route", sent), ("model", [sent])) == {"route": leaves, "model": [leaves]}
+
+
+def test_stacks_are_cut_wherever_they_stand():
+    """On resources and scopes too, request after request, whether a name or a pattern lets them pass."""
+    allowlist = Bench().make(Allowlist, "{resource_attributes: ['*'], scope_attributes: ['ex*'], max_stack_length: 3}")
+    pairs = [("exception.stacktrace", "abcdef")]
+
+    for _ in range(2):
+        (resource,) = allowlist.process(logs(("hi", pairs), resource=pairs, scope=pairs)).resources()
+        holders = (resource.resource, resource.scope_logs[0].scope, resource.scope_logs[0].log_records[0])
+        assert [content_of(holder.attributes[0].value) for holder in holders] == ["abc…"] * 3
 
 
 def test_limits_hold_for_bytes_and_within_bodies():
