@@ -23,7 +23,10 @@ from sidecar.testing import Bench
 ITEMS = 1000
 ROUNDS = 25
 CONTEXT = BatchContext()
-CASES = [Case(), *(Case(signal=signal, processors=ALLOWLIST) for signal in (Signal.LOGS, Signal.TRACES, Signal.METRICS))]
+CASES = [
+    Case(),
+    *(Case(signal=signal, processors=ALLOWLIST) for signal in (Signal.LOGS, Signal.TRACES, Signal.METRICS)),
+]
 
 
 class ByProtobuf(Sidecar):
@@ -41,7 +44,9 @@ async def rows():
         raise SystemExit(f"there is no kernel: {kernel.WHY_NOT}")
     for signal in Signal:
         data = prebuilt(signal, ITEMS)
-        yield step(f"{signal.value}, receive", functools.partial(receive, signal), functools.partial(mend, signal), data)
+        yield step(
+            f"{signal.value}, receive", functools.partial(receive, signal), functools.partial(mend, signal), data
+        )
         yield step(f"{signal.value}, allowlist", allowlist(signal), allowlist(signal, by_kernel=False), data)
     async with Sink() as sink:
         for case in CASES:

@@ -179,6 +179,20 @@ def test_rules_are_those_of_the_oracle(request_, is_sound):
     assert sound(request_) is is_sound
 
 
+def test_what_comes_twice_is_a_doubt():
+    """Of a field that is no list decoders take the last, or merge them; another kind of a metric replaces the first."""
+    span = delimited(1, TRACE_ID) + delimited(2, SPAN_ID)
+    gauge = delimited(5, delimited(1, b"\x19" + SPAN_ID + b"\x31" + SPAN_ID))
+    for signal, once, twice in (
+        (Signal.TRACES, span, span + delimited(1, b"")),
+        (Signal.TRACES, span, span + delimited(2, SPAN_ID)),
+        (Signal.METRICS, gauge, gauge + gauge),
+        (Signal.METRICS, gauge, gauge + delimited(7, b"")),
+    ):
+        assert check(signal, delimited(1, delimited(2, delimited(2, once))))
+        assert not check(signal, delimited(1, delimited(2, delimited(2, twice))))
+
+
 @pytest.mark.parametrize("depth", [10, 60, 90, 100, 101, 10_000])
 def test_depth_is_bounded(depth):
     """A value within values is sound or not; its depth costs neither the stack nor a wrong answer."""
