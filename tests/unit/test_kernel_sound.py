@@ -1,5 +1,6 @@
 """The kernel's judgement of requests, held to the decoder and the rules that it goes before."""
 
+import itertools
 import math
 import os
 import shutil
@@ -84,6 +85,20 @@ def test_any_bytes_are_judged_as_the_oracle_does(signal, data):
     check(signal, data)
 
 
+def test_text_is_utf8_as_the_oracle_has_it():
+    """Each first byte, with others about the borders of what may follow it, by itself and within a text."""
+    others = (b"", b"\x7f", b"\x80", b"\x8f", b"\x90", b"\x9f", b"\xa0", b"\xbf", b"\xc0")
+    for lead, second, third, fourth in itertools.product(range(128, 256), others, others[:4], others[:4]):
+        character = bytes([lead]) + second + third + fourth
+        try:
+            character.decode()
+            is_text = True
+        except UnicodeDecodeError:
+            is_text = False
+        for text in (character, b"12345678" + character + b"1"):
+            assert (count_sound(Signal.LOGS, log_record(delimited(3, text))) == 1) is is_text, text
+
+
 @SIGNALS
 def test_every_single_byte_counts(signal):
     """An ordinary request with any one byte changed, or cut off anywhere."""
@@ -124,6 +139,11 @@ def record(**settings):
     request = SCHEMAS[Signal.LOGS].request()
     request.resource_logs.add().scope_logs.add().log_records.add(**settings)
     return request
+
+
+def log_record(fields):
+    """A request with one log record of these bytes."""
+    return delimited(1, delimited(2, delimited(2, fields)))
 
 
 LINK = {"trace_id": TRACE_ID, "span_id": SPAN_ID}
@@ -179,29 +199,29 @@ def test_rules_are_those_of_the_oracle(request_, is_sound):
     assert sound(request_) is is_sound
 
 
-def test_what_comes_twice_is_a_doubt():
+def test_what_comes_twice_or_empty_is_a_doubt():
     """Of a field that is no list decoders take the last, or merge them; another kind of a metric replaces the first."""
     span = delimited(1, TRACE_ID) + delimited(2, SPAN_ID)
     gauge = delimited(5, delimited(1, b"\x19" + SPAN_ID + b"\x31" + SPAN_ID))
-    for signal, once, twice in (
+    for signal, once, doubtful in (
         (Signal.TRACES, span, span + delimited(1, b"")),
         (Signal.TRACES, span, span + delimited(2, SPAN_ID)),
         (Signal.METRICS, gauge, gauge + gauge),
+        (Signal.TRACES, span, delimited(1, b"") + delimited(2, SPAN_ID)),
         (Signal.METRICS, gauge, gauge + delimited(7, b"")),
     ):
         assert check(signal, delimited(1, delimited(2, delimited(2, once))))
-        assert not check(signal, delimited(1, delimited(2, delimited(2, twice))))
+        assert not check(signal, delimited(1, delimited(2, delimited(2, doubtful))))
 
 
-@pytest.mark.parametrize("depth", [10, 60, 90, 100, 101, 10_000])
+@pytest.mark.parametrize("depth", [10, 64, 65, 99, 100, 101, 10_001])
 def test_depth_is_bounded(depth):
     """A value within values is sound or not; its depth costs neither the stack nor a wrong answer."""
-    data = b""
-    for _ in range(depth // 2):
-        data = delimited(1, delimited(5, data))
-    request = delimited(1, delimited(2, delimited(2, delimited(5, data))))
+    value = b""
+    for number in range(depth - 5):  # within the request, its resource, scope and record, and the body
+        value = delimited((5, 1)[(depth - number) % 2], value)
 
-    assert check(Signal.LOGS, request) is (depth <= 60)
+    assert check(Signal.LOGS, log_record(delimited(5, value))) is (depth <= 64)
 
 
 @pytest.mark.parametrize(
