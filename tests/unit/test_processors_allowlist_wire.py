@@ -12,7 +12,7 @@ from support.otlp_strategies import mutations, requests
 
 from processors.allowlist import Allowlist
 from processors.allowlist.views import view
-from sidecar import SCHEMAS, Batch, BatchContext, Permanent, Signal, kernel
+from sidecar import SCHEMAS, Batch, BatchContext, Signal, kernel
 from sidecar.testing import Bench
 
 pytestmark = pytest.mark.skipif(kernel.module is None, reason=f"no kernel: {kernel.WHY_NOT}")
@@ -43,21 +43,19 @@ class Pair:
         self.oracle._wire = Mock(filter=Mock(return_value=None))
 
     def check(self, signal, data):
-        """Both give the same, and count the same. Returns whether it was the kernel's doing."""
+        """Where the kernel takes the request, both give the same, and count the same. Returns whether it does."""
         filtered = self.allowlist._wire.filter(signal, data)
-        try:
-            wanted = self.oracle.process(Batch(signal, data, context=BatchContext(), items=1)).encode()
-        except Permanent:
-            assert filtered is None
+        if filtered is None:
             return False
+        # Looking at every value: the quicker way of the oracle may lose an empty array.
+        self.oracle._nested.update(Signal)
+        wanted = self.oracle.process(Batch(signal, data, context=BatchContext(), items=1)).encode()
         outcome = self.allowlist.process(Batch(signal, data, context=BatchContext(), items=1)).encode()
-        assert canonical(signal, outcome) == wanted
+        assert (canonical(signal, outcome), filtered[0]) == (wanted, outcome)
         assert counts(self.bench) == counts(self.oracle_bench)
-        if filtered is not None:
-            assert filtered[0] == outcome
-            # What it has let pass, it lets pass again, untouched.
-            assert self.allowlist._wire.filter(signal, outcome) == (outcome, {}, 0)
-        return filtered is not None
+        # What it has let pass, it lets pass again, untouched.
+        assert self.allowlist._wire.filter(signal, outcome) == (outcome, {}, 0)
+        return True
 
 
 def canonical(signal, data):
