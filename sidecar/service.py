@@ -204,6 +204,9 @@ class Service:
                 for passage in passages:
                     await passage.over()
         await self._stop((node for node in leaving if node not in receivers + senders), deadline)
+        for node in leaving:
+            if node not in senders:
+                self._forget(node)
         self._senders |= {node.key: node for node in senders if node.outbox is not None}
         task = asyncio.create_task(self._retire_senders(senders, deadline), name="retire")
         self._retiring.add(task)
@@ -218,9 +221,15 @@ class Service:
                     del self._senders[node.key]
                 if node.outbox is not None and node.outbox.balance.taken and not node.outbox.is_succeeded:
                     logger.info("balance: %s: %s", node, node.outbox.balance)
-                self.host.board.remove(node.health)
+                self._forget(node)
 
     # Details.
+
+    def _forget(self, node: Node) -> None:
+        """Show nothing more of a component that is gone, unless a successor has taken its place."""
+        self.host.board.remove(node.health)
+        if node.key not in self.graph.nodes:
+            node.meter.forget()
 
     def _leaving(self, resolved: Resolved) -> tuple[Key, ...]:
         return plan(self.graph.resolved, resolved, self.graph.uses, self.graph.holds).retire

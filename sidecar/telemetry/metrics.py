@@ -153,5 +153,9 @@ class Meter:
             found = series[key] = Histogram(bounds)
         return found
 
+    def forget(self) -> None:
+        """Drop all series of the component: it is gone."""
+        self._metrics.forget(**self._labels)
+
     def _key(self, labels: dict[str, str]) -> Labels:
         return tuple(sorted({**self._labels, **labels}.items()))

@@ -238,6 +238,21 @@ async def test_a_removed_exporter_sends_what_it_holds(running):
     assert len(node(service, Kind.EXPORTER, "probe").batches) == 2
 
 
+async def test_nothing_is_shown_of_a_component_that_is_gone(running):
+    """Neither in health nor in the metrics; what is kept stays in both."""
+    service = await running()
+    await node(service, Kind.RECEIVER, "probe").emit(logs(1))
+    yaml = BASIC.replace("[probe, queued]", "[probe]").replace("processors: [probe]", "processors: []")
+    await service.reload(resolved(yaml))
+    await service.stop()
+    shown = {name for name in service.host.board.components if "queued" in name or "processors" in name}
+    metrics = service.host.metrics
+    labels = {label for family in metrics.families() for key in family.series for label in key}
+    assert shown == set()
+    assert not labels & {("exporter", "queued"), ("processor", "probe")}
+    assert {("exporter", "probe"), ("receiver", "probe")} <= labels
+
+
 async def test_a_successor_takes_over_the_state_of_its_predecessor(running):
     """A changed component of the same id and class is given the old one."""
     service = await running()
