@@ -108,6 +108,13 @@ static bool read_message(Schema *schema, Message *message, PyObject *row) {
     return true;
 }
 
+/* Whether a message that holds only a text, in field 1, is in order when the text is. */
+static bool holds_text(const Message *message) {
+    const Field *first = &message->fields[1];
+    return first->kind == STRING && (first->role == PLAIN || first->role == TEXT) && !message->required
+           && !message->is_item;
+}
+
 static bool read_schema(Schema *schema, PyObject *messages) {
     schema->count = PyTuple_Size(messages);
     schema->messages = PyMem_Calloc((size_t)schema->count + 1, sizeof *schema->messages);
@@ -121,6 +128,11 @@ static bool read_schema(Schema *schema, PyObject *messages) {
         }
     }
     for (Py_ssize_t i = 0; i < schema->count; i++) {
+        Message *message = &schema->messages[i];
+        const Field *second = &message->fields[2];
+        message->is_value = holds_text(message);
+        message->is_pair = message->is_value && second->kind == MESSAGE && second->role == PLAIN
+                           && holds_text(second->message);
         for (int number = 0; number <= MAX_NUMBER; number++) {
             if (!is_possible(&schema->messages[i].fields[number])) {
                 PyErr_SetString(PyExc_ValueError, "a role that does not fit its field");

@@ -103,7 +103,7 @@ static bool attribute(Walk *w, const Field *field, const Part *part, int depth, 
     Part key, value, one;
     w->is_odd = false;
     w->longest = 0;
-    if (!read_pair(part, &key, &value) || !look(w, any, value.value, value.end, depth + 2)) {
+    if (!read_pair(part, &key, &value) || !glance(w, any, value.value, value.end, depth + 2)) {
         return false;
     }
     size_t key_size = (size_t)(key.end - key.value);
@@ -142,7 +142,7 @@ static bool body(Walk *w, const Field *field, const Part *part, int depth) {
     Part one;
     w->is_odd = false;
     w->longest = 0;
-    if (!look(w, field->message, part->value, part->end, depth + 1)) {
+    if (!glance(w, field->message, part->value, part->end, depth + 1)) {
         return false;
     }
     if (filter->body == DROP_BODY) {

@@ -81,8 +81,28 @@ static ALWAYS_INLINE bool next(const uint8_t **at, const uint8_t *end, Part *par
     return true;
 }
 
+/* Whether no byte has its highest bit set. */
+static ALWAYS_INLINE bool is_ascii(const uint8_t *p, size_t size) {
+    uint64_t any = 0, word;
+    if (size < 8) {
+        while (size > 0) {
+            any |= p[--size];
+        }
+        return !(any & 0x80);
+    }
+    for (size_t i = 0; i < size - 8; i += 8) {
+        memcpy(&word, p + i, 8);
+        any |= word;
+    }
+    memcpy(&word, p + size - 8, 8); /* some of it once more, instead of byte by byte */
+    return !((any | word) & UINT64_C(0x8080808080808080));
+}
+
 /* Whether text is UTF-8 as Unicode defines it (Table 3-7, "Well-Formed UTF-8 Byte Sequences"). */
 static bool is_utf8(const uint8_t *p, const uint8_t *end) {
+    if (is_ascii(p, (size_t)(end - p))) {
+        return true;
+    }
     for (;;) {
         uint64_t word;
         while (end - p >= 8 && (memcpy(&word, p, 8), !(word & UINT64_C(0x8080808080808080)))) {

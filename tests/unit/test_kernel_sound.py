@@ -96,7 +96,19 @@ def test_text_is_utf8_as_the_oracle_has_it():
         except UnicodeDecodeError:
             is_text = False
         for text in (character, b"12345678" + character + b"1"):
-            assert (count_sound(Signal.LOGS, log_record(delimited(3, text))) == 1) is is_text, text
+            for fields in (delimited(3, text), attribute(text, b"v"), attribute(b"k", text), attribute(text, text)):
+                assert (count_sound(Signal.LOGS, log_record(fields)) == 1) is is_text, text
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 123, 124, 125, 126, 127, 128, 129, 300])
+def test_texts_of_any_size_are_judged_as_the_oracle_does(size):
+    """About the sizes up to which attributes are seen at a glance, with any byte of them changed."""
+    for fields in (attribute(b"k" * size, b"v"), attribute(b"k", b"v" * size), attribute(b"k" * size, b"v" * size)):
+        data = log_record(fields)
+        assert check(Signal.LOGS, data)
+        for at in range(len(data)):
+            for bit in (1, 2, 128):
+                check(Signal.LOGS, data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
 
 
 @SIGNALS
@@ -144,6 +156,11 @@ def record(**settings):
 def log_record(fields):
     """A request with one log record of these bytes."""
     return delimited(1, delimited(2, delimited(2, fields)))
+
+
+def attribute(key, text):
+    """The field of a record that holds an attribute of these bytes."""
+    return delimited(6, delimited(1, key) + delimited(2, delimited(1, text)))
 
 
 LINK = {"trace_id": TRACE_ID, "span_id": SPAN_ID}
