@@ -13,16 +13,18 @@ import typing
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from config import ComponentId, Settings
 from sidecar.admission import Admission
 from sidecar.batch import Batch, Identity
 from sidecar.net import Listeners
 from sidecar.signals import Signal
-from sidecar.storage import StoredQueue
 from sidecar.telemetry.health import Health, HealthBoard
 from sidecar.telemetry.metrics import Meter
+
+if TYPE_CHECKING:
+    from sidecar.storage import StoredQueue
 
 S = TypeVar("S", bound=Settings)
 E = TypeVar("E", bound="Extension[Any]")

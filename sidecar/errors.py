@@ -106,5 +106,9 @@ class NotServed(Permanent):
     default_reason = "not_served"
 
 
+class StorageError(Exception):
+    """A queue's file can't take what it was given: the disk is full, or its directory is gone."""
+
+
 class StartError(Exception):
     """A component could not start: names the component, the address or file, the setting, and what to do."""

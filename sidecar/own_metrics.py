@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import cache
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -11,9 +13,11 @@ from config import Endpoint
 from config.document import PeriodicReaderSettings, PrometheusReaderSettings, TelemetrySettings
 from sidecar.net import HttpLease, Listeners
 from sidecar.sdk_exporters import make_exporter
-from sidecar.telemetry.exposition import Exposition
 from sidecar.telemetry.metrics import Meter, Metrics
 from sidecar.telemetry.process import observe_process
+
+if TYPE_CHECKING:
+    from sidecar.telemetry.exposition import Exposition
 
 logger = logging.getLogger("sidecar.own_metrics")
 
@@ -52,12 +56,17 @@ class OwnMetrics:
             await lease.close()
 
     def _serve(self, reader: PrometheusReaderSettings) -> HttpLease:
-        exposition = Exposition(self._metrics, suffixes=not reader.without_type_suffix, labels=self._labels)
         endpoint = Endpoint(f"{reader.host}:{reader.port}")
         lease = self._listeners.http(endpoint, "service.telemetry.metrics.readers: prometheus.port")
 
+        @cache
+        def exposition() -> Exposition:
+            from sidecar.telemetry.exposition import Exposition  # brings in prometheus_client: not before a scrape
+
+            return Exposition(self._metrics, suffixes=not reader.without_type_suffix, labels=self._labels)
+
         async def answer(request: web.BaseRequest) -> web.Response:
-            page, content_type = exposition.page(request.headers.get("Accept", ""))
+            page, content_type = exposition().page(request.headers.get("Accept", ""))
             return web.Response(body=page, headers={"Content-Type": content_type})
 
         lease.route("GET", "/metrics", answer)

@@ -17,7 +17,7 @@ from config.dump import dump
 from config.problems import ConfigError
 from config.resolve import Resolved
 from sidecar import kernel, notify
-from sidecar.allocator import keep_large_buffers
+from sidecar.allocator import give_back, keep_large_buffers
 from sidecar.control import ControlServer
 from sidecar.errors import StartError
 from sidecar.registry import Registry
@@ -98,6 +98,7 @@ class Process:
         # What exists now lives as long as the process: the collector need not look at it again.
         gc.collect()
         gc.freeze()
+        give_back()
         self._options.out.write(banner(service))
         self._options.out.flush()
         control = await self._listen_for_commands()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from google.protobuf.message import DecodeError
@@ -76,9 +77,8 @@ class Allowlist(Processor[AllowlistSettings]):
 
     def __init__(self, settings: AllowlistSettings, context: Context) -> None:
         super().__init__(settings, context)
-        policy = _policy(settings)
-        self._wire = WireFilter(policy)
-        self._scrubber = Scrubber(policy)
+        self._wire = _wire_filter(settings)
+        self._scrubber = Scrubber(self._wire.policy)
         # The signals whose next request is taken for one with nested values; with a limit for each value, all of them.
         self._nested: set[Signal] = set() if settings.max_value_length is None else set(Signal)
         self._counters: dict[str, Counter] = {}
@@ -151,6 +151,12 @@ class Allowlist(Processor[AllowlistSettings]):
 def _encode(request: Any) -> bytes:
     encoded: bytes = request.SerializeToString(deterministic=True)
     return encoded
+
+
+# The instances with the same settings, of which each pipeline has one, share what is known of keys.
+@lru_cache(maxsize=8)
+def _wire_filter(settings: AllowlistSettings) -> WireFilter:
+    return WireFilter(_policy(settings))
 
 
 def _policy(settings: AllowlistSettings) -> Policy:

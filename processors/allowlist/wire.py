@@ -33,7 +33,7 @@ class WireFilter:
     """The filter of one policy."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self.policy = policy
         self._filters: dict[Signal, Filter | None] = {}
 
     def filter(self, signal: Signal, data: bytes) -> tuple[bytes, dict[str, int], int] | None:
@@ -49,7 +49,7 @@ class WireFilter:
         return None if made is None else made.run(data)
 
     def _make(self, signal: Signal) -> Filter | None:
-        policy = self._policy
+        policy = self.policy
         if policy.on_denied != "drop":
             return None
         rules = [policy.rules[owner] for owner in _ORDER]

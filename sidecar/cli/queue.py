@@ -1,4 +1,7 @@
-"""`sidecar queue`: look into the queues on disk, and put back or delete what is in them."""
+"""`sidecar queue`: look into the queues on disk, and put back or delete what is in them.
+
+What reads them is imported where it is called: `sidecar run` imports this module too, and may need no SQLite.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sidecar.extensions.file_storage import held, queue_files
+from sidecar.errors import StorageError
 from sidecar.net.otlp_json import encode
 from sidecar.registry import Registry
 from sidecar.run import CAN_NOT_START, OK
-from sidecar.storage import QueueFile, StorageError
+
+if TYPE_CHECKING:
+    from sidecar.storage import QueueFile
 
 
 class _Refused(Exception):
@@ -59,7 +64,7 @@ def _command(options: argparse.Namespace, _registry: Registry) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    for owner, path in queue_files(options.directory).items():
+    for owner, path in _queue_files(options.directory).items():
         with _opened(path) as file:
             requests, items, size = file.totals()
             print(f"{owner}: {items} items in {requests} requests wait, {size} bytes")
@@ -92,14 +97,22 @@ def _purge(options: argparse.Namespace) -> int:
 
 
 def _path(options: argparse.Namespace) -> Path:
-    files = queue_files(options.directory)
+    files = _queue_files(options.directory)
     if options.owner not in files:
         raise _Refused(f"{options.directory} has no queue of {options.owner}; there: {', '.join(files) or 'none'}")
     return files[options.owner]
 
 
+def _queue_files(directory: Path) -> dict[str, Path]:
+    from sidecar.extensions.file_storage import queue_files
+
+    return queue_files(directory)
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[QueueFile]:
+    from sidecar.storage import QueueFile
+
     with contextlib.closing(QueueFile(path)) as file:
         yield file
 
@@ -107,6 +120,8 @@ def _opened(path: Path) -> Iterator[QueueFile]:
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Hold the directory: a running sidecar would not notice what is changed behind its back."""
+    from sidecar.extensions.file_storage import held
+
     try:
         with held(directory):
             yield

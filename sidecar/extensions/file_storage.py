@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote
 
 from config import Duration, Settings, Size
 from sidecar.component import Context, Storage
-from sidecar.errors import StartError
-from sidecar.storage import Fsync, QueueFile, StorageError, StoredQueue
+from sidecar.errors import StartError, StorageError
+from sidecar.storage import Fsync, QueueFile, StoredQueue
 
 _SUFFIX = ".queue"
 

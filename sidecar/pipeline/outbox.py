@@ -24,7 +24,7 @@ from config import Size
 from sidecar.batch import Batch
 from sidecar.component import Clock, Exporter, Storage
 from sidecar.delivery import DeliverySettings
-from sidecar.errors import DeliveryError, Permanent, Retryable, TooLarge
+from sidecar.errors import DeliveryError, Permanent, Retryable, StorageError, TooLarge
 from sidecar.pipeline.backlog import Backlog, Entry, Shipment
 from sidecar.pipeline.ledger import Balance, Held
 from sidecar.pipeline.observe import Drops, ExporterCounts
@@ -34,7 +34,6 @@ from sidecar.pipeline.stored_backlog import StoredBacklog
 from sidecar.pipeline.throttle import Throttle, backoff
 from sidecar.severity import severity
 from sidecar.signals import Signal
-from sidecar.storage import StorageError
 from sidecar.telemetry.tracing import Tracing
 
 # The shipment that the running attempt carries: `Context.dropped` does not say which one it speaks of.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sidecar.batch import Batch
 from sidecar.delivery import BatchSettings
 from sidecar.pipeline.backlog import Backlog, Entry, Shipment
-from sidecar.storage import StoredQueue
+
+if TYPE_CHECKING:
+    from sidecar.storage import StoredQueue
 
 # While exporting keeps up, requests are sent from memory and the disk is only written.
 _CACHED_BYTES: Final = 16 * 2**20

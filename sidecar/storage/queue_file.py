@@ -23,6 +23,7 @@ import msgspec
 import zstandard
 
 from sidecar.batch import Batch, BatchContext, Identity
+from sidecar.errors import StorageError
 from sidecar.signals import Signal
 from sidecar.storage.write_ahead_log import PAGE, WriteAheadLog
 
@@ -70,10 +71,6 @@ _SIGNALS: Final = {signal.value: signal for signal in Signal}
 _LEVEL: Final = -5
 # WAL keeps every commit through a crash of the process in all modes; they differ in what a power failure may take.
 _SYNCHRONOUS: Final[dict[Fsync, str]] = {"always": "FULL", "interval": "NORMAL", "never": "OFF"}
-
-
-class StorageError(Exception):
-    """The file can't take what it was given: the disk is full, or its directory is gone."""
 
 
 @dataclass(frozen=True, slots=True)

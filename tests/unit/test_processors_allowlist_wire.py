@@ -224,7 +224,7 @@ def test_keys_of_senders_are_forgotten():
 
 def test_a_failing_rule_fails_the_request():
     """An error in the answer to the kernel's question is not lost, and the next request passes."""
-    allowlist = Bench().make(Allowlist, "attributes: [a]")
+    allowlist = Bench().make(Allowlist, "attributes: [nobody.else.allows.this]")
     keys = []
 
     def allows(key):
@@ -235,7 +235,7 @@ def test_a_failing_rule_fails_the_request():
         assert allowlist._wire.filter(Signal.LOGS, data) is None
         return True
 
-    allowlist._wire._policy.rules["record"].allows = allows
+    allowlist._wire.policy.rules["record"].allows = allows
     data = logs(delimited(6, pair("x", any_value(1).SerializeToString())))
     with pytest.raises(ZeroDivisionError):
         allowlist._wire.filter(Signal.LOGS, data)

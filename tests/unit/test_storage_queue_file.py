@@ -12,7 +12,8 @@ import pytest
 from support.otlp import bodies, logs, metrics, traces
 
 from sidecar import BatchContext, Identity, Signal
-from sidecar.storage import QueueFile, StorageError
+from sidecar.errors import StorageError
+from sidecar.storage import QueueFile
 
 
 @pytest.fixture
