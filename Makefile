@@ -23,7 +23,7 @@ sanitize: $(VENV)/.dev   ## look for wrong memory accesses of the kernel, with r
 	$(BIN)/python hatch_build.py -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
 	LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-		$(BIN)/python -m pytest -q --hypothesis-profile=thorough --timeout=0 tests/unit/test_kernel_sound.py \
+		$(BIN)/python -m pytest -q --hypothesis-profile=thorough --timeout=0 tests/unit/test_kernel_sound.py tests/unit/test_reading.py \
 		tests/unit/test_processors_allowlist_wire.py tests/unit/test_processors_allowlist_canary.py $(ARGS); \
 		status=$$?; $(BIN)/python hatch_build.py; exit $$status
 

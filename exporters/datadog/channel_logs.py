@@ -18,6 +18,7 @@ from exporters.datadog.settings import Account, DatadogSettings
 from exporters.datadog.severity import RANKS
 from sidecar import Batch, Context, Signal
 from sidecar.events.datadog_keys import EVENT, SERVICE_CHECK
+from sidecar.reading import read
 
 LOGS_PATH: Final = "/api/v2/logs"
 EVENTS_PATH: Final = "/api/v1/events"
@@ -58,7 +59,7 @@ class LogsChannel:
         """The requests that carry a batch, made one by one as they are asked for."""
         now_ns = self._context.clock.time_ns()
         diverted: list[Diverted] = []
-        for body in self._encoder.encode(batch.message, diverted, local=is_local(batch.context.peer), now_ns=now_ns):
+        for body in self._encoder.encode(read(batch), diverted, local=is_local(batch.context.peer), now_ns=now_ns):
             if self._settings.dump_payloads:
                 self._context.logger.debug("logs: %s", body.data.decode())
             yield Request.make(self._route, body)

@@ -14,6 +14,7 @@ from exporters.datadog.points import ClientStats
 from exporters.datadog.resource import Origins, is_local
 from exporters.datadog.settings import Account, DatadogSettings
 from sidecar import Batch, Context, Signal
+from sidecar.reading import read
 
 SERIES_PATH: Final = "/api/v2/series"
 SKETCHES_PATH: Final = "/api/beta/sketches"
@@ -49,7 +50,7 @@ class MetricsChannel:
         """The requests that carry a batch. To be asked for once: cumulative series are remembered."""
         clock = self._context.clock
         local = is_local(batch.context.peer)
-        points = self._mapper.map(batch.message, local=local, now_ns=clock.time_ns(), now=clock.monotonic())
+        points = self._mapper.map(read(batch), local=local, now_ns=clock.time_ns(), now=clock.monotonic())
         yield from self._stats_requests(points.client_stats)
         if self._max_datagram:
             for body in datagrams(points, self._max_datagram):

@@ -26,6 +26,7 @@ from exporters.datadog.trace_bodies import (
 from exporters.datadog.traces import Group, TraceMapper, sampled
 from exporters.datadog.wire.datadog_pb2 import AgentPayload
 from sidecar import Batch, Context, Signal
+from sidecar.reading import read
 
 TRACES_PATH: Final = "/api/v0.2/traces"
 STATS_PATH: Final = "/api/v0.2/stats"
@@ -93,7 +94,7 @@ class TracesChannel:
 
     def requests(self, batch: Batch) -> Iterator[Request]:
         """The requests that carry a batch. Its spans are counted when the first one is asked for."""
-        groups = self._mapper.map(batch.message, local=is_local(batch.context.peer))
+        groups = self._mapper.map(read(batch), local=is_local(batch.context.peer))
         if self._agent:
             yield from self._agent.requests(groups)
             return

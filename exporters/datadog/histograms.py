@@ -32,9 +32,10 @@ class Explicit:
         if not counts and not bounds:
             counts = (point.count,)
         rising = all(lower < upper for lower, upper in itertools.pairwise(bounds))
-        if len(counts) != len(bounds) + 1 or not rising or not all(map(math.isfinite, (*bounds, point.sum))):
+        total = point.sum or 0.0
+        if len(counts) != len(bounds) + 1 or not rising or not all(map(math.isfinite, (*bounds, total))):
             return None
-        return cls(sum(counts), point.sum, bounds, counts, *_range(point))
+        return cls(sum(counts), total, bounds, counts, *_range(point))
 
     def buckets(self) -> Iterator[tuple[float, float, int]]:
         """Lower bound, upper bound and count of each bucket that holds something."""
@@ -73,13 +74,14 @@ class Exponential:
     @classmethod
     def of(cls, point: Any) -> Exponential | None:
         """What an ExponentialHistogramDataPoint counts; None where its sum is no number."""
-        if not math.isfinite(point.sum):
+        total = point.sum or 0.0
+        if not math.isfinite(total):
             return None
         positive, negative = _indexed(point.positive), _indexed(point.negative)
         count = point.zero_count + sum(positive.values()) + sum(negative.values())
         # At the coarsest scale one bucket holds all numbers over 1, so that a coarser one says the same.
         scale = max(point.scale, _COARSEST)
-        value = cls(count, point.sum, scale, point.zero_count, positive, negative, *_range(point))
+        value = cls(count, total, scale, point.zero_count, positive, negative, *_range(point))
         return value.at_scale(_FINEST) if scale > _FINEST else value
 
     def at_scale(self, scale: int) -> Exponential:
@@ -126,8 +128,8 @@ def subtract_exponential(newer: Exponential, older: Exponential) -> Exponential 
 
 def _range(point: Any) -> tuple[float, float]:
     """The smallest and the largest value, where the sender says so."""
-    low = point.min if point.HasField("min") and math.isfinite(point.min) else -math.inf
-    high = point.max if point.HasField("max") and math.isfinite(point.max) else math.inf
+    low = point.min if point.min is not None and math.isfinite(point.min) else -math.inf
+    high = point.max if point.max is not None and math.isfinite(point.max) else math.inf
     return (low, high) if low <= high else (-math.inf, math.inf)
 
 

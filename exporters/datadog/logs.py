@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Any, Final
 
 import orjson
@@ -17,8 +16,9 @@ import orjson
 from exporters.datadog.delivery import Body
 from exporters.datadog.resource import Origin, Origins, tag
 from exporters.datadog.severity import Severities, status_of_word
-from exporters.datadog.values import flatten, text, text_of, texts, value_of
+from exporters.datadog.values import flatten, json_of, text, text_of, texts
 from sidecar.events.trace_ids import parse_span_id, parse_trace_id
+from sidecar.reading import Value, read_scope
 
 # The intake takes 5 MB and 1,000 logs. Vector aims at 4.25 MB too.
 AIM_BODY: Final = 4_250_000
@@ -102,11 +102,11 @@ class LogEncoder:
         self._second = ""
         self._second_text = ""
 
-    def encode(self, message: Any, diverted: list[Diverted], *, local: bool, now_ns: int) -> Iterator[Body]:
+    def encode(self, request: Any, diverted: list[Diverted], *, local: bool, now_ns: int) -> Iterator[Body]:
         """The bodies that carry an ExportLogsServiceRequest, each within the intake's limits.
 
         Args:
-            message: the request. Not changed.
+            request: as `read` gives it. What is in it becomes part of what is made.
             diverted: gets the records that are no logs.
             local: whether it was sent from this host.
             now_ns: Unix time in nanoseconds.
@@ -114,7 +114,7 @@ class LogEncoder:
         entries: list[bytes] = []
         units: list[int] = []
         size = 2
-        for position, entry in enumerate(self._entries(message, local=local, now_ns=now_ns)):
+        for position, entry in enumerate(self._entries(request, local=local, now_ns=now_ns)):
             if not isinstance(entry, bytes):
                 diverted.append(replace(entry, position=position))
                 continue
@@ -127,14 +127,14 @@ class LogEncoder:
         if entries:
             yield Body(b"[%b]" % b",".join(entries), units)
 
-    def _entries(self, message: Any, *, local: bool, now_ns: int) -> Iterator[bytes | Diverted]:
-        for resource_logs in message.resource_logs:
+    def _entries(self, request: Any, *, local: bool, now_ns: int) -> Iterator[bytes | Diverted]:
+        for resource_logs in request.resource_logs:
             origin = self._origins.of(resource_logs.resource, local=local)
             for scope_logs in resource_logs.scope_logs:
                 yield from self._scope(scope_logs, origin, now_ns)
 
     def _scope(self, scope_logs: Any, origin: Origin, now_ns: int) -> Iterator[bytes | Diverted]:
-        shared = _shared(origin, scope_logs.scope)
+        shared = _shared(origin, read_scope(scope_logs.scope))
         names = shared.keys()
         opening = orjson.dumps(shared)[:-1]
         starts: dict[tuple[int, str], bytes] = {}
@@ -175,29 +175,20 @@ class LogEncoder:
 
     def _members(self, record: Any, origin: Origin, now_ns: int) -> dict[str, Any]:
         """What one record says of itself, but for its severity."""
-        members: dict[str, Any] = {}
-        plain = self._plain
-        for attribute in record.attributes:
-            key = attribute.key
-            value = attribute.value
-            if key not in plain:
-                self._unfamiliar(members, key, value, origin)
-            # A field that is not set reads as empty: most values are found without asking which one is set.
-            elif string := value.string_value:
-                members[key] = string
-            elif integer := value.int_value:
-                members[key] = integer
-            elif (double := value.double_value) and isfinite(double):
-                members[key] = double
-            elif value.HasField("bool_value"):
-                members[key] = value.bool_value
-            else:
-                _put(members, key, value)
+        attributes: dict[str, Value] = record.attributes
+        if record.is_flat and self._plain.issuperset(attributes):
+            members: dict[str, Any] = attributes  # as they are: nearly always
+        else:
+            members = {}
+            for key, value in attributes.items():
+                if key in self._plain:
+                    _put(members, key, value)
+                else:
+                    self._unfamiliar(members, key, value, origin)
         event_name = record.event_name
         if event_name:
             members["otel.event_name"] = event_name
-        body = record.body
-        string = body.string_value or text_of(body) or event_name
+        string = text_of(record.body) or event_name
         if "message" not in members:
             members["message"] = string
         elif string:
@@ -225,7 +216,7 @@ class LogEncoder:
             self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(int(second or 0)))
         members["@timestamp"] = f"{self._second_text}{digits[-9:-6] or '000'}Z"
 
-    def _unfamiliar(self, members: dict[str, Any], key: str, value: Any, origin: Origin) -> None:
+    def _unfamiliar(self, members: dict[str, Any], key: str, value: Value, origin: Origin) -> None:
         """An attribute whose name has a meaning for Datadog, or is met for the first time."""
         lower = key.lower()
         meaning = _MEANING.get(lower)
@@ -242,10 +233,10 @@ class LogEncoder:
             self._plain.add(key)
 
 
-def _put_meaning(members: dict[str, Any], meaning: str, key: str, value: Any, origin: Origin) -> None:
+def _put_meaning(members: dict[str, Any], meaning: str, key: str, value: Value, origin: Origin) -> None:
     words = text_of(value)
     match meaning:
-        case "message" if value.string_value and "message" not in members:
+        case "message" if isinstance(value, str) and value and "message" not in members:
             members["message"] = words
         case "status" if status := status_of_word(words):
             members["status"] = status
@@ -288,8 +279,8 @@ def _shared(origin: Origin, scope: Any) -> dict[str, Any]:
     return shared
 
 
-def _put(members: dict[str, Any], key: str, value: Any) -> None:
-    members.update(flatten(key, value_of(value)))
+def _put(members: dict[str, Any], key: str, value: Value) -> None:
+    members.update(flatten(key, json_of(value)))
 
 
 def _trace_id(digits: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final, Literal, TypeAlias
 
 from exporters.datadog.deltas import Deltas, OutOfOrderError, subtract_numbers
@@ -14,9 +15,9 @@ from exporters.datadog.points import ClientStats, Key, Points, SecondTotals
 from exporters.datadog.resource import Origins, tag
 from exporters.datadog.settings import MetricsSettings
 from exporters.datadog.sketches import Sketch
-from exporters.datadog.values import text, text_of, value_of
-from sidecar.batch import points_of
+from exporters.datadog.values import text_of
 from sidecar.events.datadog_keys import CLIENT_STATS, DOGSTATSD
+from sidecar.reading import Value, read_scope
 
 # The intake drops what is older or further ahead, and answers 202.
 MAX_AGE: Final = 3600
@@ -34,6 +35,7 @@ _UNITS: Final = {
 }  # fmt: skip
 # Metrics of hosts and processes have these names at Datadog already, with other meanings.
 _TAKEN: Final = ("system.", "process.")
+_NO_DATA: Final = SimpleNamespace(data_points=())
 
 
 @dataclass(slots=True)
@@ -102,11 +104,11 @@ class MetricMapper:
         self._now = 0.0
         self._now_ns = 0
 
-    def map(self, message: Any, *, local: bool, now_ns: int, now: float) -> Points:
-        """What an ExportMetricsServiceRequest becomes. The message is not changed.
+    def map(self, request: Any, *, local: bool, now_ns: int, now: float) -> Points:
+        """What an ExportMetricsServiceRequest becomes.
 
         Args:
-            message: the request.
+            request: as `read` gives it.
             local: whether it was sent from this host.
             now_ns: Unix time in nanoseconds.
             now: monotonic seconds.
@@ -115,22 +117,22 @@ class MetricMapper:
         points = Points()
         left_out: Counter[Reason] = Counter()
         position = 0
-        for resource_metrics in message.resource_metrics:
+        for resource_metrics in request.resource_metrics:
             origin = self._origins.of(resource_metrics.resource, local=local)
             for scope_metrics in resource_metrics.scope_metrics:
-                if stats := _client_stats(scope_metrics.scope):
-                    count = sum(map(points_of, scope_metrics.metrics))
+                scope = read_scope(scope_metrics.scope)
+                if stats := _client_stats(scope):
+                    count = sum(len(_data_of(metric)[1].data_points) for metric in scope_metrics.metrics)
                     points.client_stats.append(ClientStats(stats, origin, list(range(position, position + count))))
                     position += count
                     continue
-                tags = (*origin.tags, *self._scope_tags(scope_metrics.scope))
-                tags_of = _dogstatsd_tags if scope_metrics.scope.name == DOGSTATSD else _tags
+                tags = (*origin.tags, *self._scope_tags(scope))
+                tags_of = _dogstatsd_tags if scope.name == DOGSTATSD else _tags
                 for metric in scope_metrics.metrics:
-                    kind = metric.WhichOneof("data")
-                    data = getattr(metric, kind) if kind else None
-                    name = _name(metric.name, scope_metrics.scope.name)
+                    kind, data = _data_of(metric)
+                    name = _name(metric.name, scope.name)
                     unit = _UNITS.get(metric.unit, "")
-                    for point in data.data_points if data else ():
+                    for point in data.data_points:
                         all_tags = tuple(sorted({*tags, *tags_of(point.attributes)}))
                         at = point.time_unix_nano or now_ns
                         start = point.start_time_unix_nano
@@ -259,7 +261,13 @@ def _client_stats(scope: Any) -> bytes:
     """The message of a tracer that a scope's metrics are made from; empty where there is none."""
     if scope.name != CLIENT_STATS:
         return b""
-    return next((one.value.bytes_value for one in scope.attributes if one.key == CLIENT_STATS), b"")
+    stats = scope.attributes.get(CLIENT_STATS)
+    return stats if isinstance(stats, bytes) else b""
+
+
+def _data_of(metric: Any) -> tuple[str, Any]:
+    """Of which kind a metric is, and what it has of that kind."""
+    return next(((kind, data) for kind in _KINDS if (data := getattr(metric, kind)) is not None), ("", _NO_DATA))
 
 
 def _name(name: str, scope: str) -> str:
@@ -268,22 +276,21 @@ def _name(name: str, scope: str) -> str:
     return name
 
 
-def _tags(attributes: Any) -> Iterator[str]:
-    for attribute in attributes:
-        yield tag(attribute.key, text_of(attribute.value) or "n/a")
+def _tags(attributes: Mapping[str, Value]) -> Iterator[str]:
+    for key, value in attributes.items():
+        yield tag(key, text_of(value) or "n/a")
 
 
-def _dogstatsd_tags(attributes: Any) -> Iterator[str]:
+def _dogstatsd_tags(attributes: Mapping[str, Value]) -> Iterator[str]:
     """As they were: an empty text was a tag without a value, an array several tags of one name."""
-    for attribute in attributes:
-        value = value_of(attribute.value)
+    for key, value in attributes.items():
         for one in value if isinstance(value, list) else [value]:
-            yield tag(attribute.key, text(one)) if one != "" else tag(attribute.key, "").removesuffix(":")
+            yield tag(key, text_of(one)).removesuffix(":" if one in ("", None) else "")
 
 
 def _number(point: Any) -> float:
-    """The value, whichever of the two fields holds it: the other one reads as 0."""
-    return point.as_double or float(point.as_int)
+    """The value, whichever of the two fields holds it."""
+    return float(point.as_int or 0) if point.as_double is None else point.as_double
 
 
 def _bound(value: float) -> str:

@@ -6,9 +6,10 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from exporters.datadog.values import texts
+from sidecar.reading import read_resource
 
 MAX_TAG: Final = 200
 _MAX_CACHED: Final = 4096
@@ -127,19 +128,19 @@ class Origins:
         self._pattern = _any_of(defaults.tag_patterns)
         self._cache: dict[tuple[bytes, bool], Origin] = {}
 
-    def of(self, resource: Any, *, local: bool) -> Origin:
+    def of(self, resource: bytes, *, local: bool) -> Origin:
         """The origin of an OTLP Resource.
 
         Args:
-            resource: the message.
+            resource: the bytes of the message.
             local: whether it was sent from this host, so that this host's name is a true one.
         """
-        key = (resource.SerializeToString(), local)
+        key = (resource, local)
         origin = self._cache.get(key)
         if origin is None:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
-            origin = self._cache[key] = self._make(texts(resource.attributes), local=local)
+            origin = self._cache[key] = self._make(texts(read_resource(resource).attributes), local=local)
         return origin
 
     def _make(self, attributes: dict[str, str], *, local: bool) -> Origin:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 import orjson
 
 from exporters.datadog import span_rules as rules
 from exporters.datadog.resource import Origin
-from exporters.datadog.values import text_of, texts, value_of
+from exporters.datadog.values import json_of, text_of, texts
 from sidecar.events.datadog_keys import META_STRUCT
+from sidecar.reading import Value
 
 NO_SERVICE: Final = "otlpresourcenoservicename"
 PRIORITY: Final = "_sampling_priority_v1"
@@ -73,7 +74,7 @@ class SpanMapper:
         """The Datadog span for an OTLP span with valid ids.
 
         Args:
-            span: the message.
+            span: as `read` gives it.
             origin: its resource.
             shared: what `shared_meta` says of resource and scope.
             by_tracer: one of Datadog's tracers made it, and has marked what is top level.
@@ -114,7 +115,7 @@ class SpanMapper:
 
     def _put_attributes(
         self,
-        attributes: Any,
+        attributes: Mapping[str, Value],
         meta: dict[str, str],
         metrics: dict[str, float],
         meta_struct: dict[str, bytes],
@@ -122,21 +123,16 @@ class SpanMapper:
         rename: bool,
     ) -> None:
         names = self._names
-        for attribute in attributes:
-            key = attribute.key
-            value = attribute.value
+        for key, value in attributes.items():
             name = (names.get(key) or self._name(key)) if rename else key
-            # A field that is not set reads as empty: most values are found without asking which one is set.
-            if string := value.string_value:
-                meta.setdefault(name, string)
-            elif (number := value.int_value) and -_EXACT <= number <= _EXACT:
-                metrics.setdefault(name, float(number))
-            elif (number := value.double_value) and isfinite(number):
-                metrics.setdefault(name, number)
-            elif name.startswith(META_STRUCT) and value.bytes_value:
-                meta_struct[name.removeprefix(META_STRUCT)] = value.bytes_value
+            if isinstance(value, str):
+                meta.setdefault(name, value)
+            elif _is_metric(value):
+                metrics.setdefault(name, float(value))
+            elif isinstance(value, bytes) and value and name.startswith(META_STRUCT):
+                meta_struct[name.removeprefix(META_STRUCT)] = value
             else:
-                _put_unusual(name, value, meta, metrics)
+                meta.setdefault(name, text_of(value))
 
     def _name(self, key: str) -> str:
         if len(self._names) >= _MAX_NAMES:
@@ -238,13 +234,11 @@ def _place(span: Any) -> tuple[int, int, int, int, int]:
     )
 
 
-def _put_unusual(name: str, value: Any, meta: dict[str, str], metrics: dict[str, float]) -> None:
-    """Zeros, and what a metric can't hold: NaN, infinity, large integers, and all that is no number."""
-    kind = value.WhichOneof("value")
-    if kind in {"int_value", "double_value"} and not getattr(value, kind):
-        metrics.setdefault(name, 0.0)
-    else:
-        meta.setdefault(name, text_of(value))
+def _is_metric(value: Value) -> TypeGuard[int | float]:
+    """Whether a metric can hold it: a number, but not NaN, infinity or a large integer."""
+    if isinstance(value, float):
+        return isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool) and -_EXACT <= value <= _EXACT
 
 
 def _put_sampling(meta: dict[str, str], metrics: dict[str, float]) -> None:
@@ -293,7 +287,7 @@ def _events(events: Sequence[Any]) -> str:
         {
             "time_unix_nano": event.time_unix_nano,
             "name": event.name,
-            "attributes": {one.key: value_of(one.value) for one in event.attributes},
+            "attributes": json_of(event.attributes),
             "dropped_attributes_count": event.dropped_attributes_count,
         }
         for event in events

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from exporters.datadog.resource import Origin, Origins
 from exporters.datadog.spans import PRIORITY, Span, SpanMapper, shared_meta
+from sidecar.reading import read_scope
 
 _KEEP: Final = 1
 _STATS_COMPUTED: Final = "_dd.stats_computed"
@@ -81,11 +82,11 @@ class TraceMapper:
         self._ignore = ignore_resources
         self._on_left_out = on_left_out
 
-    def map(self, message: Any, *, local: bool) -> list[Group]:
-        """The groups of an ExportTraceServiceRequest, in its order. The message is not changed."""
+    def map(self, request: Any, *, local: bool) -> list[Group]:
+        """The groups of an ExportTraceServiceRequest, as `read` gives it, in its order."""
         groups: dict[object, Group] = {}
         position = 0
-        for index, resource_spans in enumerate(message.resource_spans):
+        for index, resource_spans in enumerate(request.resource_spans):
             origin = self._origins.of(resource_spans.resource, local=local)
             by_tracer = origin.attributes.get("telemetry.sdk.name") == "datadog"
             group = groups.setdefault(
@@ -100,7 +101,7 @@ class TraceMapper:
         return [group for group in groups.values() if group.chunks]
 
     def _add(self, group: Group, origin: Origin, scope_spans: Any, position: int) -> None:
-        shared = shared_meta(origin, scope_spans.scope)
+        shared = shared_meta(origin, read_scope(scope_spans.scope))
         invalid = 0
         for position, span in enumerate(scope_spans.spans, position):  # noqa: B020, PLR1704 (it continues)
             mapped = self._spans.map(span, origin, shared, by_tracer=group.by_tracer)

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
+
+from sidecar.reading import Value
 
 # Below this a map is JSON text: Datadog's own mapping stops at the same depth.
 MAX_DEPTH: Final = 10
 
 
-def value_of(value: Any) -> Any:
-    """An AnyValue as a JSON value: maps as dict, arrays as list, bytes in Base64, NaN and infinity as words."""
-    kind = value.WhichOneof("value")
-    if kind == "kvlist_value":
-        return {pair.key: value_of(pair.value) for pair in value.kvlist_value.values}
-    if kind == "array_value":
-        return [value_of(item) for item in value.array_value.values]
-    if kind == "bytes_value":
-        return base64.b64encode(value.bytes_value).decode()
-    if kind == "double_value":
-        return value.double_value if math.isfinite(value.double_value) else str(value.double_value)
-    return getattr(value, kind) if kind else ""
+def json_of(value: Value) -> Any:
+    """A value as JSON has it: bytes in Base64, NaN and infinity as words, and an empty text for nothing."""
+    if isinstance(value, dict):
+        return {key: json_of(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [json_of(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return "" if value is None else value
 
 
-def text_of(value: Any) -> str:
-    """An AnyValue as text: maps and arrays as JSON, booleans in lower case."""
-    return value.string_value or text(value_of(value))
+def text_of(value: Value) -> str:
+    """A value as text: maps and arrays as JSON, booleans in lower case."""
+    return value if isinstance(value, str) else text(json_of(value))
 
 
 def text(value: Any) -> str:
@@ -45,9 +46,9 @@ def text(value: Any) -> str:
     return str(value)
 
 
-def texts(attributes: Iterable[Any]) -> dict[str, str]:
-    """Attributes as texts by name. Of a name that comes twice, which OTLP forbids, the last one counts."""
-    return {attribute.key: text_of(attribute.value) for attribute in attributes}
+def texts(attributes: Mapping[str, Value]) -> dict[str, str]:
+    """Attributes as texts by name."""
+    return {key: text_of(value) for key, value in attributes.items()}
 
 
 def flatten(key: str, value: Any, depth: int = 1) -> Iterator[tuple[str, Any]]:

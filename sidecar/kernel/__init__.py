@@ -1,4 +1,4 @@
-"""Reads requests on the wire, without a message: a compiled module, and the tables by which it reads.
+"""Reads requests on the wire, without protobuf: a compiled module, and the tables by which it reads.
 
 It is optional, and it never decides a case that is not ordinary: whoever asks it has a way with protobuf for the rest.
 The tables are made from descriptors, so that they know what the installed OTLP knows.
@@ -131,15 +131,10 @@ def make_schema(
     """
     if module is None:
         return None
-    found = [request]
-    numbers = {request.full_name: 0}
+    found = messages_of(request)
+    numbers = {message.full_name: number for number, message in enumerate(found)}
     rows = []
-    for message in found:  # which grows meanwhile
-        for field in message.fields:
-            below = field.message_type
-            if below is not None and below.full_name not in numbers:
-                numbers[below.full_name] = len(found)
-                found.append(below)
+    for message in found:
         if any(field.type not in _KINDS or field.number > _MAX_NUMBER for field in message.fields):
             return None  # a later OTLP
         rows.append(
@@ -147,6 +142,18 @@ def make_schema(
         )
     schema: Schema = module.Schema(tuple(rows))
     return schema
+
+
+def messages_of(request: Descriptor) -> list[Descriptor]:
+    """A message and all that is below it, in the order in which the kernel numbers them."""
+    found = {request.full_name: request}
+    for message in (order := [request]):  # which grows meanwhile
+        for field in message.fields:
+            below = field.message_type
+            if below is not None and below.full_name not in found:
+                found[below.full_name] = below
+                order.append(below)
+    return order
 
 
 def _row(field: FieldDescriptor, meaning: Meaning, numbers: Mapping[str, int]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 /* Reads OTLP requests on the wire, by tables that Python makes from the descriptors.
  *
- * Two uses of one walk. Schema.scan counts the items of a request and says whether there is anything in it that needs a
- * look. Filter.run copies a request without the attributes that are not allowed, and without what the schema does not
- * know. Both give up at the first doubt: the caller then decodes the request with protobuf, which decides.
+ * Schema.scan counts the items of a request and says whether there is anything in it that needs a look. Filter.run copies
+ * a request without the attributes that are not allowed, and without what the schema does not know. Reader.read makes
+ * Python objects of a request. All give up at the first doubt: the caller then decodes the request with protobuf, which decides.
  *
  * Every byte is hostile. The rules that keep this safe: a length is compared with what is left before it is used
  * (`next`), nothing is allocated by a length that was only claimed, and messages nest at most MAX_DEPTH deep.
@@ -12,27 +12,13 @@
 #include <Python.h>
 
 #include "filter.h"
+#include "objects.h"
+#include "reader.h"
 #include "walk.h"
 
 #if PY_BIG_ENDIAN
 #error "numbers are read as they lie in memory, which the wire format has in little-endian order"
 #endif
-
-typedef struct {
-    PyObject_HEAD
-    Message *messages; /* the first is the request */
-    Py_ssize_t count;
-} Schema;
-
-static void *allocated(PyTypeObject *type) {
-    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
-}
-
-static void release(PyObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
-}
 
 static bool is_possible(const Field *field) {
     bool is_number = field->kind == FIXED64 && !field->is_packed;
@@ -296,6 +282,13 @@ static PyType_Spec filter_spec = {
     .slots = filter_slots,
 };
 
+static int add_type(PyObject *module, PyType_Spec *spec) {
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    int added = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return added;
+}
+
 static int add_all(PyObject *module) {
     PyTypeObject **schema_type = PyModule_GetState(module);
     PyObject *schema = PyType_FromModuleAndSpec(module, &schema_spec, NULL);
@@ -303,10 +296,7 @@ static int add_all(PyObject *module) {
         return -1;
     }
     *schema_type = (PyTypeObject *)schema;
-    PyObject *filter = PyType_FromModuleAndSpec(module, &filter_spec, NULL);
-    int added = filter == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)filter);
-    Py_XDECREF(filter);
-    return added;
+    return add_type(module, &filter_spec) < 0 ? -1 : add_type(module, &reader_spec);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, add_all}, {0}};

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 Owner: TypeAlias = tuple[tuple[bytes, ...], Callable[[str], bool]]
 
@@ -22,3 +22,7 @@ class Filter:
         /,
     ) -> Self: ...
     def run(self, data: bytes, /) -> tuple[bytes, dict[str, int], int] | None: ...
+
+class Reader:
+    def __new__(cls, schema: Schema, layouts: tuple[tuple[Any, ...], ...], /) -> Self: ...
+    def read(self, data: bytes, /) -> Any: ...

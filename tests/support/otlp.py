@@ -7,7 +7,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from sidecar import Batch, BatchContext, Signal
+from sidecar import SCHEMAS, Batch, BatchContext, Signal
+from sidecar.reading import read
 
 NOW = 1_700_000_000_000_000_000
 TRACE_ID = bytes.fromhex("0123456789abcdef1122334455667788")
@@ -17,6 +18,12 @@ SPAN_ID = bytes.fromhex("0000000000000099")
 def attributes(**values: str | float | bool) -> list[KeyValue]:
     """Attributes from keyword arguments; `__` in a name stands for a dot."""
     return [KeyValue(key=key.replace("__", "."), value=any_value(value)) for key, value in values.items()]
+
+
+def readable(request):
+    """A request as exporters read it."""
+    signal = next(signal for signal, schema in SCHEMAS.items() if isinstance(request, schema.request))
+    return read(Batch(signal, message=request, context=BatchContext()))
 
 
 def any_value(value: str | float | bool) -> AnyValue:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
-from support.otlp import NOW, SPAN_ID, TRACE_ID, attributes
+from support.otlp import NOW, SPAN_ID, TRACE_ID, attributes, readable
 
 from exporters.datadog.logs import MAX_LOG, LogEncoder, divide
 from exporters.datadog.resource import Defaults, Origins
@@ -34,7 +34,7 @@ def record_of(body: str = "hello", **values) -> LogRecord:
 def encode(request: ExportLogsServiceRequest, defaults: Defaults | None = None, **options) -> list[dict]:
     """The logs of a request, whatever the bodies they are in."""
     encoder = LogEncoder(Origins(defaults or Defaults()), **options)
-    bodies = list(encoder.encode(request, [], local=True, now_ns=NOW + HOUR))
+    bodies = list(encoder.encode(readable(request), [], local=True, now_ns=NOW + HOUR))
     return [log for body in bodies for log in orjson.loads(body.data)]
 
 
@@ -306,7 +306,7 @@ def test_a_log_with_too_many_attributes_keeps_its_own_members():
 def test_divided_bodies_are_the_whole():
     """Halves of a body hold its logs in order."""
     (body,) = LogEncoder(Origins(Defaults())).encode(
-        request_of(*(record_of(str(index)) for index in range(5))), [], local=True, now_ns=NOW
+        readable(request_of(*(record_of(str(index)) for index in range(5)))), [], local=True, now_ns=NOW
     )
     first, rest = divide(body.data, 2)
     assert [log["message"] for log in orjson.loads(first)] == ["0", "1"]
@@ -319,7 +319,9 @@ def test_diverted_records_are_no_logs():
     event.event_name = "special"
     diverted = []
     encoder = LogEncoder(Origins(Defaults()), diverted_kinds=frozenset({"special"}))
-    (body,) = encoder.encode(request_of(record_of("a"), event, record_of("c")), diverted, local=True, now_ns=NOW)
+    (body,) = encoder.encode(
+        readable(request_of(record_of("a"), event, record_of("c"))), diverted, local=True, now_ns=NOW
+    )
     assert body.units == [0, 2]
     assert [(one.position, one.members["message"]) for one in diverted] == [(1, "b")]
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from support import otlp_metrics as otlp
+from support.otlp import readable
 
 from exporters.datadog.metrics import MetricMapper
 from exporters.datadog.points import Key, Points, SecondTotals
@@ -34,7 +35,7 @@ class Mapping:
     def __call__(self, *metrics, now=NOW, **options) -> Points:
         """What a request with these metrics becomes."""
         request = otlp.request(*metrics, **{"resource": {}, **options})
-        return self._mapper.map(request, local=False, now_ns=int(now * 1e9), now=now)
+        return self._mapper.map(readable(request), local=False, now_ns=int(now * 1e9), now=now)
 
 
 def numbers(values) -> dict:

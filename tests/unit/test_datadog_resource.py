@@ -13,7 +13,7 @@ HERE = Defaults(this_host="this-host")
 
 def origin(defaults: Defaults = HERE, *, local: bool = True, **values) -> Origin:
     """The origin of a resource with these attributes."""
-    return Origins(defaults).of(Resource(attributes=attributes(**values)), local=local)
+    return Origins(defaults).of(Resource(attributes=attributes(**values)).SerializeToString(), local=local)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_unified_tags_by_default():
 def test_equal_resources_share_an_origin():
     """The mapping is done once per resource and sender."""
     origins = Origins(HERE)
-    first = origins.of(Resource(attributes=attributes(service__name="a")), local=True)
-    assert origins.of(Resource(attributes=attributes(service__name="a")), local=True) is first
-    assert origins.of(Resource(attributes=attributes(service__name="a")), local=False) is not first
+    first = origins.of(Resource(attributes=attributes(service__name="a")).SerializeToString(), local=True)
+    assert origins.of(Resource(attributes=attributes(service__name="a")).SerializeToString(), local=True) is first
+    assert origins.of(Resource(attributes=attributes(service__name="a")).SerializeToString(), local=False) is not first

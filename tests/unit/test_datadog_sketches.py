@@ -7,7 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint, HistogramDataPoint
+from support.otlp import readable
 
 from exporters.datadog.histograms import Explicit, Exponential, subtract_explicit, subtract_exponential
 from exporters.datadog.sketches import GAMMA, MAX_BINS, Sketch, key_of, value_of_key
@@ -68,11 +70,18 @@ def test_a_bin_over_16_bits_comes_several_times():
     assert Sketch(bins={7: 150_000}).encoded_bins() == ([7, 7, 7], [65535, 65535, 18930])
 
 
+def readable_point(kind, point):
+    """The point as exporters read it."""
+    request = ExportMetricsServiceRequest()
+    getattr(request.resource_metrics.add().scope_metrics.add().metrics.add(), kind).data_points.append(point)
+    return getattr(readable(request).resource_metrics[0].scope_metrics[0].metrics[0], kind).data_points[0]
+
+
 def explicit(counts, bounds=(1.0, 2.0), total=None, **values):
     """A point of an explicit histogram."""
     point = HistogramDataPoint(bucket_counts=counts, explicit_bounds=bounds, count=sum(counts), **values)
     point.sum = total if total is not None else 1.5 * sum(counts)
-    return point
+    return readable_point("histogram", point)
 
 
 def test_an_explicit_histogram():
@@ -96,7 +105,7 @@ def test_a_histogram_without_buckets_is_at_its_mean():
     assert Explicit.of(explicit([4], (), 10.0)).sketch().bins == {key_of(2.5): 4}
     point = HistogramDataPoint(count=4)
     point.sum = 10.0
-    assert Explicit.of(point).sketch().bins == {key_of(2.5): 4}
+    assert Explicit.of(readable_point("histogram", point)).sketch().bins == {key_of(2.5): 4}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +142,7 @@ def exponential(positive=(), offset=0, scale=0, zeros=0, negative=(), **values):
     point.negative.bucket_counts.extend(negative)
     point.count = min(zeros + sum(positive) + sum(negative), 2**64 - 1)
     point.sum = 10.0
-    return point
+    return readable_point("exponential_histogram", point)
 
 
 def test_an_exponential_histogram():

@@ -6,14 +6,16 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
-from support.otlp import NOW, SPAN_ID, TRACE_ID, attributes
+from support.otlp import NOW, SPAN_ID, TRACE_ID, attributes, readable
 
 from exporters.datadog.resource import Defaults, Origins
 from exporters.datadog.span_rules import normal_operation, normal_service
 from exporters.datadog.spans import Span, SpanMapper, shared_meta
+from sidecar.reading import read_scope
 
 KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
 
@@ -32,12 +34,19 @@ def span_of(name: str = "GET /orders", kind: str = "internal", **values) -> Otlp
     )
 
 
+def readable_span(span: OtlpSpan):
+    """The span as exporters read it."""
+    request = ExportTraceServiceRequest()
+    request.resource_spans.add().scope_spans.add().spans.append(span)
+    return readable(request).resource_spans[0].scope_spans[0].spans[0]
+
+
 def map_span(span: OtlpSpan, *, by_tracer: bool = False, named_by_span: bool = False, **resource) -> Span:
     """The Datadog span, of a resource with these attributes."""
-    origin = Origins(Defaults()).of(Resource(attributes=attributes(**resource)), local=True)
-    scope = InstrumentationScope(name="lib", version="2")
+    origin = Origins(Defaults()).of(Resource(attributes=attributes(**resource)).SerializeToString(), local=True)
+    scope = read_scope(InstrumentationScope(name="lib", version="2").SerializeToString())
     mapper = SpanMapper(span_name_as_operation=named_by_span)
-    return mapper.map(span, origin, shared_meta(origin, scope), by_tracer=by_tracer)
+    return mapper.map(readable_span(span), origin, shared_meta(origin, scope), by_tracer=by_tracer)
 
 
 def test_what_a_span_becomes():
@@ -149,8 +158,8 @@ def test_the_span_name_can_be_the_operation_name():
 def test_operation_names_can_be_remapped():
     """For those who have monitors on the old ones."""
     mapper = SpanMapper(remappings={"http.server.request": "web request"})
-    origin = Origins(Defaults()).of(Resource(), local=True)
-    mapped = mapper.map(span_of(kind="server", http__method="GET"), origin, {}, by_tracer=False)
+    origin = Origins(Defaults()).of(b"", local=True)
+    mapped = mapper.map(readable_span(span_of(kind="server", http__method="GET")), origin, {}, by_tracer=False)
     assert mapped.name == "web_request"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from support.datadog_wire import DDSketch
-from support.otlp import NOW, attributes, traces_request
+from support.otlp import NOW, attributes, readable, traces_request
 
 from exporters.datadog.resource import Defaults, Origins
 from exporters.datadog.spans import SpanMapper
@@ -18,7 +18,7 @@ START = NOW - NOW % BUCKET_NS
 
 def groups_of(request):
     """The groups of a request."""
-    return TraceMapper(Origins(Defaults(env="prod")), SpanMapper()).map(request, local=True)
+    return TraceMapper(Origins(Defaults(env="prod")), SpanMapper()).map(readable(request), local=True)
 
 
 def spans(count=1, *, at=START, kind=2, error=False, resource=None, **values):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.datadog_wire import AgentPayload
-from support.otlp import NOW, attributes, traces_request
+from support.otlp import NOW, attributes, readable, traces_request
 
 from exporters.datadog import trace_bodies
 from exporters.datadog.resource import Defaults, Origins
@@ -43,7 +43,9 @@ def request_of(*spans: tuple[int, int], **resource) -> ExportTraceServiceRequest
 def groups_of(request, ignore=(), on_left_out=lambda _reason, _spans: None, **defaults):
     """The groups of a request."""
     patterns = tuple(map(re.compile, ignore))
-    return TraceMapper(Origins(Defaults(**defaults)), SpanMapper(), patterns, on_left_out).map(request, local=True)
+    return TraceMapper(Origins(Defaults(**defaults)), SpanMapper(), patterns, on_left_out).map(
+        readable(request), local=True
+    )
 
 
 def decoded(body):

@@ -5,6 +5,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.datadog_tracer import HIGH, span, v04, v05, v07
 from support.datadog_wire import AgentPayload
+from support.otlp import readable
 
 from exporters.datadog.resource import Defaults, Origins
 from exporters.datadog.spans import SpanMapper
@@ -73,7 +74,9 @@ def groups_of(version, body):
     """What the exporter makes of what the receiver makes of a body."""
     tracer = Tracer("python", version="4.0", computed_top_level=True)
     data = convert(decode(version, body), tracer, HighIds()).data
-    return TraceMapper(Origins(Defaults()), SpanMapper()).map(ExportTraceServiceRequest.FromString(data), local=True)
+    return TraceMapper(Origins(Defaults()), SpanMapper()).map(
+        readable(ExportTraceServiceRequest.FromString(data)), local=True
+    )
 
 
 def by_id(spans):
@@ -157,7 +160,8 @@ def test_the_allowlists_preset_keeps_what_makes_spans_useful():
     allowlist = Bench().make(Allowlist, "presets: [otel_semconv, datadog]")
     batch = allowlist.process(Batch(Signal.TRACES, data, context=BatchContext()))
     ((chunk,),) = (
-        group.chunks.values() for group in TraceMapper(Origins(Defaults()), SpanMapper()).map(batch.message, local=True)
+        group.chunks.values()
+        for group in TraceMapper(Origins(Defaults()), SpanMapper()).map(readable(batch.message), local=True)
     )
     assert [(one.name, one.resource, one.type) for one in chunk.spans] == [
         ("flask.request", "GET /users/<id>", "web"),

@@ -5,6 +5,7 @@ import pytest
 from ddsketch import LogCollapsingLowestDenseDDSketch
 from ddsketch.pb.proto import DDSketchProto
 from support.datadog_tracer import MSGPACK, running
+from support.otlp import readable
 from support.otlp_receiver import items, plain
 
 from exporters.datadog.metrics import MetricMapper
@@ -98,7 +99,7 @@ def test_an_exporter_to_datadog_finds_the_message():
     """Whole, fields that are not known here too, and no metric of its own beside it."""
     message = payload(entry(ok=[10**6], srv_src="m"), Sequence=4, Something="new")
     points = MetricMapper(Origins(Defaults(this_host="here")), MetricsSettings(), START).map(
-        metrics(message), local=True, now_ns=START + 10**10, now=0.0
+        readable(metrics(message)), local=True, now_ns=START + 10**10, now=0.0
     )
     (computed,) = points.client_stats
     assert not points.distributions
