@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from config.problems import ConfigError
 from processors.correlation import Correlation
-from sidecar import SCHEMAS, Batch, BatchContext, Permanent, Signal
+from sidecar import SCHEMAS, Batch, BatchContext, Permanent, Signal, kernel
 from sidecar.testing import Bench
 
 TRACE = bytes.fromhex("0123456789abcdef1122334455667788")
@@ -256,9 +256,41 @@ def test_joining_can_be_switched_off():
 
 
 def test_undecodable_bytes_are_refused():
-    """Bytes that are no request are a permanent error."""
+    """Bytes that are no request, and in which there is something to do, are a permanent error."""
     with pytest.raises(Permanent):
-        Bench().make(Correlation).process(Batch(Signal.LOGS, b"\xff", context=BatchContext()))
+        Bench().make(Correlation).process(Batch(Signal.LOGS, b"\xfftrace_id", context=BatchContext()))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        logs({"trace_id": "1" * 32}, {"a": "b"}, trace_id=TRACE),
+        logs({"a": "b", "span_id": "1" * 16}, {}),
+        spans(("r1", 1, 1), key="other"),
+    ],
+    ids=["all have a trace", "none can be told its trace", "no span of a request"],
+)
+def test_what_needs_nothing_is_not_decoded(batch):
+    """It leaves as the bytes that it came as."""
+    if kernel.module is None:
+        pytest.skip(f"no kernel: {kernel.WHY_NOT}")
+    passed = Bench().make(Correlation).process(batch)
+    assert passed is batch
+    assert "message" not in repr(batch)
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_one_record_without_a_trace_is_found_among_others(monkeypatch, has_kernel):
+    """Wherever it stands, with a kernel and without."""
+    if not has_kernel:
+        monkeypatch.setattr("processors.correlation._traced", lambda: None)
+    request = logs(*[{"dd.trace_id": DECIMAL}] * 5).message
+    records = request.resource_logs[0].scope_logs[0].log_records
+    for index in (0, 1, 3, 4):
+        records[index].trace_id = TRACE
+    batch = Batch(Signal.LOGS, request.SerializeToString(), context=BatchContext())
+    found = [record.trace_id for record in records_of(Bench().make(Correlation).process(batch))]
+    assert found == [TRACE, TRACE, LOW, TRACE, TRACE]
 
 
 @pytest.mark.parametrize(
