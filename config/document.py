@@ -241,12 +241,25 @@ class TelemetrySettings(Settings):
 
 
 class ServiceSettings(Settings):
-    """Which of the components run, and how they are joined."""
+    """Which of the components run, and how they are joined.
+
+    `workers` is there to say why there is no more than one.
+    """
 
     extensions: tuple[ComponentId, ...] = ()
     pipelines: dict[ComponentId, PipelineSettings] = msgspec.field(default_factory=dict)
     telemetry: TelemetrySettings = TelemetrySettings()
     shutdown_timeout: Duration = Duration("30s")
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.workers != 1:
+            raise SettingError(
+                "can only be 1: Prometheus would scrape one of several processes at random, each would let pass the "
+                "whole of a rate limit, and no two can hold a queue on disk; one process uses more than a core, and "
+                "operations.md ('More than one process') says how to run several documents",
+                "workers",
+            )
 
 
 class Sections(Settings):
