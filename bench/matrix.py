@@ -16,26 +16,24 @@ from bench._report import shown
 from bench._sink import Sink
 from sidecar import Signal
 
+CHAINS = (PASS, ALLOWLIST, ALL)
 ROUNDS = 5
 SECONDS = 0.3
+# Every signal with all processors, and of all else one at a time.
 DEFAULT = (
-    Case(),
-    Case(gzip_out=True),
-    Case(into="http", gzip_in=True, out="otlp_http", gzip_out=True),
-    Case(processors=ALLOWLIST),
-    Case(processors=ALL),
-    Case(signal=Signal.TRACES, processors=ALL),
-    Case(signal=Signal.METRICS, processors=ALLOWLIST),
+    *(Case(signal, processors) for signal in (Signal.LOGS, Signal.TRACES, Signal.METRICS) for processors in CHAINS),
     Case(items=1),
     Case(items=100),
     Case(items=10_000),
-    Case(out="datadog"),
-    Case(signal=Signal.TRACES, out="datadog"),
-    Case(out="prometheus"),
-    Case(signal=Signal.METRICS, out="prometheus"),
+    Case(gzip_out=True),
+    Case(into="http", gzip_in=True, out="otlp_http", gzip_out=True),
     Case(into="json"),
     Case(into="events", items=100, processors=ALL),
     Case(durable=True),
+    *(Case(signal, out="datadog") for signal in (Signal.LOGS, Signal.TRACES, Signal.METRICS)),
+    Case(processors=ALL, out="datadog"),
+    Case(out="prometheus"),
+    Case(signal=Signal.METRICS, out="prometheus"),
 )
 # At most so many times the processor time of a peer or of the floor, or so many microseconds.
 AIMS: dict[Case, tuple[float, str]] = {
@@ -51,7 +49,7 @@ def every() -> list[Case]:
     """The whole matrix: two hours."""
     product = itertools.product(
         Signal,
-        (PASS, ALLOWLIST, ALL),
+        CHAINS,
         (("otlp", False), ("otlp", True), ("otlp_http", True), ("datadog", False), ("prometheus", False)),
         (1, 100, 1000, 10_000),
         (("grpc", False), ("grpc", True), ("http", False), ("http", True)),
