@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 
@@ -16,6 +16,7 @@ from processors.allowlist.scrub import STACKTRACE, Policy, Scrubber
 from processors.allowlist.views import view
 from processors.allowlist.wire import WireFilter
 from sidecar import Batch, Context, Permanent, Processor, Secret, SettingError, Settings, Signal, Size
+from sidecar.telemetry.health import HealthBoard
 from sidecar.telemetry.metrics import Counter
 
 # Names of denied keys become labels of a metric: as many as a person reads, and only what looks like a key.
@@ -77,7 +78,7 @@ class Allowlist(Processor[AllowlistSettings]):
 
     def __init__(self, settings: AllowlistSettings, context: Context) -> None:
         super().__init__(settings, context)
-        self._wire = _wire_filter(settings)
+        self._wire = _wire_filter(settings, context)
         self._scrubber = Scrubber(self._wire.policy)
         # The signals whose next request is taken for one with nested values; with a limit for each value, all of them.
         self._nested: set[Signal] = set() if settings.max_value_length is None else set(Signal)
@@ -153,10 +154,17 @@ def _encode(request: Any) -> bytes:
     return encoded
 
 
-# The instances with the same settings, of which each pipeline has one, share what is known of keys.
-@lru_cache(maxsize=8)
-def _wire_filter(settings: AllowlistSettings) -> WireFilter:
-    return WireFilter(_policy(settings))
+# A component is made once per pipeline; what is known of keys is the same in all of them. The board is what all
+# components of one process are given.
+_shared: WeakKeyDictionary[HealthBoard, WeakValueDictionary[AllowlistSettings, WireFilter]] = WeakKeyDictionary()
+
+
+def _wire_filter(settings: AllowlistSettings, context: Context) -> WireFilter:
+    of_process = _shared.setdefault(context.board, WeakValueDictionary())
+    found = of_process.get(settings)
+    if found is None:
+        found = of_process[settings] = WireFilter(_policy(settings))
+    return found
 
 
 def _policy(settings: AllowlistSettings) -> Policy:

@@ -138,6 +138,15 @@ def test_plants_leave_as_by_protobuf(signal):
     assert sum(own) > len(own) / 4
 
 
+def test_pipelines_of_a_process_share_what_is_known_of_keys():
+    """As long as one of them has these settings, and in this process alone."""
+    bench = Bench()
+    first, second, other = (bench.make(Allowlist, f"attributes: [{key}]") for key in "aab")
+    assert first._wire is second._wire
+    assert other._wire is not first._wire
+    assert Bench().make(Allowlist, "attributes: [a]")._wire is not first._wire
+
+
 @SIGNALS
 def test_ordinary_requests_are_the_kernels(signal):
     """It would be of no use if it left them all to protobuf: with denied keys, arrays and cuts too."""
@@ -224,7 +233,7 @@ def test_keys_of_senders_are_forgotten():
 
 def test_a_failing_rule_fails_the_request():
     """An error in the answer to the kernel's question is not lost, and the next request passes."""
-    allowlist = Bench().make(Allowlist, "attributes: [nobody.else.allows.this]")
+    allowlist = Bench().make(Allowlist, "attributes: [a]")
     keys = []
 
     def allows(key):
