@@ -46,7 +46,7 @@ def main() -> int:
 def parser(names: list[str]) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     made.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; default: {', '.join(DEFAULT)}")
-    made.add_argument("--full", action="store_true", help="every case of matrix: two hours; growth up to ten million")
+    made.add_argument("--full", action="store_true", help="every case of matrix: 45 minutes; growth up to ten million")
     made.add_argument("--minutes", type=float, default=2, help="of soak; default: 2")
     made.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document, plots beside it")
     made.add_argument("--record", action="store_true", help="make this run of quick the baseline")
