@@ -11,6 +11,7 @@ from exporters.datadog import stats
 from exporters.datadog.courier import Courier
 from exporters.datadog.delivery import Body, Request, Route
 from exporters.datadog.intake import VERSION
+from exporters.datadog.obfuscation import obfuscate, obfuscate_statistics
 from exporters.datadog.once import key_of
 from exporters.datadog.points import ClientStats
 from exporters.datadog.resource import Defaults, Origins, is_local
@@ -45,8 +46,8 @@ _WITH_STATS: Final = {**_AGENT_HEADERS, "Datadog-Client-Computed-Stats": "yes"}
 class TracesChannel:
     """Makes requests of batches of spans: for an Agent where one is configured, else for Datadog's intake.
 
-    Without an Agent it also counts every span, before the sampling decisions in the spans are followed, and hands the
-    statistics to a courier every ten seconds.
+    Without an Agent it also does what an Agent would: it takes values out of queries, counts every span, before the
+    sampling decisions in the spans are followed, and hands the statistics to a courier every ten seconds.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class TracesChannel:
             self._left_out,
         )
         self._agent = _AgentRoutes(traces.agent_url) if traces.agent_url else None
+        self._obfuscates = traces.obfuscation.enabled
         self._route = Route(
             account.url("trace.agent", TRACES_PATH, traces.endpoint), "application/x-protobuf", divide_intake_body
         )
@@ -98,6 +100,8 @@ class TracesChannel:
         if self._agent:
             yield from self._agent.requests(groups)
             return
+        if self._obfuscates:
+            obfuscate(groups)
         self._concentrator.add(groups, self._context.clock.time_ns())
         for body in intake_bodies(sampled(groups, self._left_out), self._sender):
             yield Request.make(self._route, body)
@@ -109,6 +113,8 @@ class TracesChannel:
             if self._agent:
                 yield Request.make(self._agent.stats, Body(one.message, units, once=once))
             elif payload := stats.forwarded(one):
+                if self._obfuscates:
+                    obfuscate_statistics(payload)
                 data = self._stats_sender.payload([payload], computed_by_client=True, is_part=False)
                 yield Request.make(self._stats_route, Body(data, units, once=once))
             else:

@@ -64,6 +64,16 @@ class LogsSettings(Settings):
     batch_wait: Ignored = None
 
 
+class ObfuscationSettings(Settings):
+    """What is done to the queries of database spans that go to the intake; an Agent has settings of its own.
+
+    Attributes:
+        enabled: the values in SQL statements and the arguments of commands to Redis and Memcached are taken out.
+    """
+
+    enabled: bool = True
+
+
 class TracesSettings(Settings):
     """Where spans go, and how they are named.
 
@@ -74,6 +84,7 @@ class TracesSettings(Settings):
         span_name_as_resource_name: the operation name is the span's own name.
         span_name_remappings: other words for operation names.
         ignore_resources: regular expressions; traces whose root span has such a resource name are left out.
+        obfuscation: of queries.
     """
 
     endpoint: Url | None = None
@@ -81,6 +92,7 @@ class TracesSettings(Settings):
     span_name_as_resource_name: bool = False
     span_name_remappings: Mapping[str, str] = {}
     ignore_resources: tuple[str, ...] = ()
+    obfuscation: ObfuscationSettings = ObfuscationSettings()
     compute_stats_by_span_kind: Ignored = None
     compute_top_level_by_span_kind: Ignored = None
     peer_tags_aggregation: Ignored = None

@@ -31,7 +31,7 @@ _RENAMED: Final = {
 }
 _REQUEST_HEADER: Final = "http.request.header."
 
-_SQL: Final = frozenset(
+SQL_SYSTEMS: Final = frozenset(
     {
         "cockroachdb", "clickhouse", "db2", "derby", "edb", "firebird", "h2", "hsqldb", "informix", "ingres",
         "instantdb", "interbase", "mariadb", "maxdb", "mssql", "microsoft.sql_server", "mysql", "oracle", "oracle.db",
@@ -138,7 +138,7 @@ def span_type(meta: Mapping[str, str], kind: str) -> str:
         return "http"
     if database in _OWN_TYPE:
         return database
-    return "sql" if database in _SQL else "db"
+    return "sql" if database in SQL_SYSTEMS else "db"
 
 
 def error_message(meta: Mapping[str, str], status_message: str, status_code: Any) -> str:
