@@ -224,7 +224,12 @@ class Exporter(Component[S]):
     Queueing, joining and retrying are the runtime's, around every exporter whose settings derive from
     `DeliverySettings`: such an exporter is called by up to `num_consumers` tasks at a time, and with batches that join
     several requests of one signal. One without those settings is called by each sender directly, and should be quick.
+
+    `signals_apart`: whether each signal goes to a place of its own, which may be away while the others are not. Each
+    then has a queue with the limits of the settings, and is called by up to `num_consumers` tasks.
     """
+
+    signals_apart: ClassVar[bool] = False
 
     async def export(self, batch: Batch) -> None:
         """Deliver a batch. Returning means delivered; count with `context.dropped` what the other side rejected.

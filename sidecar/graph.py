@@ -21,6 +21,7 @@ from sidecar.pipeline.direct import CountingSink, DirectSink
 from sidecar.pipeline.gate import Gate, Passage, Route, Sink
 from sidecar.pipeline.observe import Drops, ExporterCounts, ObservedConsumer, Step
 from sidecar.pipeline.outbox import Outbox
+from sidecar.pipeline.outboxes import Outboxes
 from sidecar.plan import Key, Plan, plan
 from sidecar.registry import Registry
 from sidecar.signals import Signal
@@ -106,9 +107,9 @@ class Node:
     gate: Gate | None = None
 
     @property
-    def outbox(self) -> Outbox | None:
+    def outbox(self) -> Outbox | Outboxes | None:
         """The exporter's outbox, where it has one."""
-        return self.sink if isinstance(self.sink, Outbox) else None
+        return self.sink if isinstance(self.sink, Outbox | Outboxes) else None
 
     def __str__(self) -> str:
         return str(self.key)
@@ -184,7 +185,7 @@ class Graph:
                 node.component.carry(before.component)
             if node.outbox is not None:
                 if before is not None and before.outbox is not None and node.outbox.can_adopt(before.outbox):
-                    node.outbox.adopt(before.outbox)
+                    node.outbox.adopt(before.outbox)  # type: ignore[arg-type] # it has said that it can
                 _observe_queue(node.meter, node.outbox)
         return [gate.point(routes) for gate, routes in self._routes]
 
@@ -202,10 +203,10 @@ def is_long_form(processor: Processor[Any]) -> bool:
     return type(processor).consume is not Processor.consume
 
 
-def _observe_queue(meter: Meter, outbox: Outbox) -> None:
+def _observe_queue(meter: Meter, outbox: Outbox | Outboxes) -> None:
     queue = outbox.exporter.settings.sending_queue
     meter.gauge("otelcol_exporter_queue_size", "What the queue holds.", lambda: outbox.held.of(queue.sizer))
-    meter.gauge("otelcol_exporter_queue_capacity", "What the queue can hold.", lambda: queue.queue_size)
+    meter.gauge("otelcol_exporter_queue_capacity", "What the queue can hold.", lambda: outbox.capacity)
     meter.gauge("sidecar_exporter_queue_bytes", "Bytes that the queue holds.", lambda: outbox.held.bytes)
 
 
@@ -332,14 +333,19 @@ class GraphBuilder:
                 storage = exporter.context.extension(settings.sending_queue.storage, Storage)
             except ValueError as error:
                 raise SettingError(str(error), "sending_queue", "storage") from None
-        return Outbox(
-            exporter,
-            storage=storage,
-            clock=self._host.clock,
-            counts=counts,
-            drops=node.drops,
-            tracing=self._tracing,
-        )
+
+        def make(health: Health | None = None) -> Outbox:
+            return Outbox(
+                exporter,
+                health=health,
+                storage=storage,
+                clock=self._host.clock,
+                counts=counts,
+                drops=node.drops,
+                tracing=self._tracing,
+            )
+
+        return Outboxes(make, exporter, node.drops) if exporter.signals_apart else make()
 
     def _tracing(self) -> Tracing:
         return self._host.tracing

@@ -27,6 +27,8 @@ _OWN_SHARE: Final = 0.9
 class DatadogExporter(Exporter[DatadogSettings]):
     """Logs, traces and metrics to their intakes; fatal logs raise Events, and spans are counted for APM."""
 
+    signals_apart = True
+
     def __init__(self, settings: DatadogSettings, context: Context) -> None:
         super().__init__(settings, context)
         account = Account.of(settings)

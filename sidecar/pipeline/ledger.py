@@ -49,6 +49,14 @@ class Balance:
         """Count items that will not arrive."""
         self.dropped[reason] = self.dropped.get(reason, 0) + items
 
+    def add(self, other: Balance) -> None:
+        """Count what became of another outbox's items too."""
+        self.taken += other.taken
+        self.delivered += other.delivered
+        self.stored += other.stored
+        for reason, items in other.dropped.items():
+            self.drop(reason, items)
+
     def __str__(self) -> str:
         reasons = ", ".join(f"{reason} {items}" for reason, items in sorted(self.dropped.items()))
         return (

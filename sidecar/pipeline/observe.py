@@ -28,13 +28,13 @@ class Drops:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self.on_reported: Callable[[str, int], None] = lambda _reason, _items: None
+        self.on_reported: Callable[[Signal, str, int], None] = lambda _signal, _reason, _items: None
         self._meter = meter
         self._counters: dict[tuple[Signal, str], Counter] = {}
 
     def __call__(self, signal: Signal, reason: str, items: int) -> None:
         """Count what the component reports."""
-        self.on_reported(reason, items)
+        self.on_reported(signal, reason, items)
         self.count(signal, reason, items)
 
     def count(self, signal: Signal, reason: str, items: int) -> None:

@@ -34,6 +34,7 @@ from sidecar.pipeline.stored_backlog import StoredBacklog
 from sidecar.pipeline.throttle import Throttle, backoff
 from sidecar.severity import severity
 from sidecar.signals import Signal
+from sidecar.telemetry.health import Health
 from sidecar.telemetry.tracing import Tracing
 
 # The shipment that the running attempt carries: `Context.dropped` does not say which one it speaks of.
@@ -58,12 +59,15 @@ class Outbox:
     longer than `timeout`. Items are counted exactly once: delivered, stored, dropped with a reason, or still held.
 
     With a storage, senders are answered after their request is committed to it, and what can't be sent stays there.
+
+    `health`: what it says of itself, and its name. The exporter's, unless it is one of several outboxes.
     """
 
     def __init__(
         self,
         exporter: Exporter[DeliverySettings],
         *,
+        health: Health | None = None,
         storage: Storage[Any] | None = None,
         clock: Clock,
         counts: ExporterCounts,
@@ -74,7 +78,7 @@ class Outbox:
         self.exporter = exporter
         self.balance = Balance()
         self.held = Held()
-        self._id = exporter.context.id
+        self._id = health.component if health else str(exporter.context.id)
         self._settings = exporter.settings
         self._queue = exporter.settings.sending_queue
         self._storage = storage
@@ -82,8 +86,8 @@ class Outbox:
         self._now = clock.monotonic
         self._counts = counts
         self._drops = drops
-        drops.on_reported = self._note_reported
-        self._health = exporter.context.health
+        drops.on_reported = self.note_reported
+        self._health = health or exporter.context.health
         self._logger = exporter.context.logger
         self._tracing = tracing
         self._uniform = uniform
@@ -133,8 +137,10 @@ class Outbox:
             self._idle.clear()
             self._dispatch()
 
-    def can_adopt(self, old: Outbox) -> bool:
+    def can_adopt(self, old: object) -> bool:
         """Whether `adopt` is possible: both keep their requests in the same place, which the old one still has."""
+        if not isinstance(old, Outbox) or old._id != self._id:
+            return False
         return self._storage is old._storage and not old._is_closed and not old.is_succeeded
 
     def adopt(self, old: Outbox) -> None:
@@ -195,6 +201,11 @@ class Outbox:
         if ago < _RECENT:
             found.append(f"items were dropped {ago:.0f} s ago ({self.balance})")
         return found
+
+    @property
+    def capacity(self) -> int:
+        """What the queue can hold, in its unit."""
+        return self._queue.queue_size
 
     @property
     def fill(self) -> float:
@@ -461,7 +472,7 @@ class Outbox:
             shipment.batch = error.remaining
             shipment.is_partial = True
 
-    def _note_reported(self, reason: str, items: int) -> None:
+    def note_reported(self, _signal: Signal, reason: str, items: int) -> None:
         """Note what the exporter itself counts as lost, so that it does not count as delivered too."""
         self.balance.drop(reason, items)
         shipment = _current.get()
