@@ -22,8 +22,11 @@ _MARK: Final = "…".encode()
 # How texts end that were cut before, by this processor or by the receiver of TelemetryEvents.
 _MARKS: Final = (_MARK, "\n… truncated".encode())
 _MAX_UTF8: Final = 4
-# Up to here it is cheaper to ask a record for each denied key than to read all keys of the record.
+# Up to here it is cheaper to ask each record for each denied key than to read all keys of the record.
 _FEW: Final = 16
+# DiscardUnknownFields goes down 64 messages and decoding 100, so deep values need it again on the way down. A level of
+# nesting is three messages at most, and values begin in the ninth.
+_DISCARDED: Final = 16
 # What the plain view does not know.
 _NOT_PLAIN: Final = frozenset({"array_value", "kvlist_value", "bytes_value"})
 
@@ -67,9 +70,10 @@ class Scrubber:
         for here, messages in level.walk([request]):
             for get, owner in here.maps:
                 rule = self._policy.rules[owner]
-                suspects = _keys(get, messages) - rule.passing
+                maps = list(map(get, messages))
+                suspects = _keys(maps) - rule.passing
                 if suspects:
-                    tasks.append(partial(self._suspects, list(map(get, messages)), suspects, rule))
+                    tasks.append(partial(self._suspects, maps, suspects, rule))
             for get, name in here.values:
                 tasks += [partial(self._body, message, name) for message in self._wrong_bodies(get, messages, name)]
             for get in here.entities:
@@ -82,7 +86,7 @@ class Scrubber:
             for get, owner in here.maps:
                 rule = self._policy.rules[owner]
                 maps = list(map(get, messages))
-                self._suspects(maps, _keys(get, messages) - rule.passing, rule)
+                self._suspects(maps, _keys(maps) - rule.passing, rule)
                 for entries in maps:
                     self._values(entries, "", rule, self._policy.max_value)
             for get, name in here.values:
@@ -104,19 +108,25 @@ class Scrubber:
             return []
         return [message for message in map(get, messages) if not _fits(text(message), limit)]
 
-    def _suspects(self, maps: Iterable[Any], suspects: set[str], rule: KeyRule) -> None:
+    def _suspects(self, maps: list[Any], suspects: set[str], rule: KeyRule) -> None:
         """Look after the keys that may be denied, and after stacks."""
         denied = {key for key in suspects if not rule.allows(key)}
-        few = len(denied) <= _FEW
-        stacks = STACKTRACE in suspects - denied
-        for entries in maps:
-            for key in denied if few else denied.intersection(entries):
-                if key in entries:
-                    self._deny(entries, key)
-            if stacks and STACKTRACE in entries:
-                self._limit(entries[STACKTRACE], self._policy.max_stack)
+        holders: dict[str, list[Any]]
+        if len(denied) <= _FEW:
+            holders = {key: [entries for entries in maps if key in entries] for key in denied}
+        else:
+            holders = {key: [] for key in denied}
+            for entries in maps:
+                for key in denied.intersection(entries):
+                    holders[key].append(entries)
+        for key, found in holders.items():
+            self._deny(key, found)
+        if STACKTRACE in suspects - denied:
+            for entries in maps:
+                if STACKTRACE in entries:
+                    self._limit(entries[STACKTRACE], self._policy.max_stack)
 
-    def _values(self, entries: Any, path: str, rule: KeyRule, limit: int | None) -> None:
+    def _values(self, entries: Any, path: str, rule: KeyRule, limit: int | None, depth: int = 0) -> None:
         """Scrub what lies in the values of a map whose own keys pass.
 
         Args:
@@ -124,6 +134,7 @@ class Scrubber:
             path: where it lies; "" for attributes themselves.
             rule: whose keys pass.
             limit: of each value.
+            depth: how many values it lies within.
         """
         for key in list(entries):
             value = entries[key]
@@ -135,23 +146,25 @@ class Scrubber:
                 continue
             elif self._policy.scalars_only and not value.HasField("bytes_value"):
                 self.nested = True
-                self._deny(entries, key)
+                self._deny(key, [entries])
             else:
-                self._value(value, f"{path}.{key}" if path else key, rule, limit)
+                self._value(value, f"{path}.{key}" if path else key, rule, limit, depth)
 
-    def _value(self, value: Any, path: str, rule: KeyRule, limit: int | None) -> None:
+    def _value(self, value: Any, path: str, rule: KeyRule, limit: int | None, depth: int = 0) -> None:
         kind = value.WhichOneof("value")
+        if depth and depth % _DISCARDED == 0:
+            value.DiscardUnknownFields()
         self.nested |= kind in _NOT_PLAIN
         if kind == "kvlist_value":
             entries = value.kvlist_value.values
             for key in list(entries):
                 # By its own name, or by its path, as in `app.*`.
                 if not rule.allows(key) and not (path and rule.allows(f"{path}.{key}")):
-                    self._deny(entries, key)
-            self._values(entries, path, rule, limit)
+                    self._deny(key, [entries])
+            self._values(entries, path, rule, limit, depth + 1)
         elif kind == "array_value":
             for element in value.array_value.values:
-                self._value(element, path, rule, limit)
+                self._value(element, path, rule, limit, depth + 1)
         elif kind == "bytes_value" and limit is not None and len(value.bytes_value) > limit:
             value.bytes_value = value.bytes_value[:limit]
             self._cut += 1
@@ -180,15 +193,18 @@ class Scrubber:
             else:
                 del entities[index]
 
-    def _deny(self, entries: Any, key: str) -> None:
-        self._denied[key] += 1
+    def _deny(self, key: str, holders: list[Any]) -> None:
+        """Deny a key that each of these maps holds."""
+        self._denied[key] += len(holders)
         if self._policy.on_denied == "drop":
-            del entries[key]
+            for entries in holders:
+                del entries[key]
             return
-        value = entries[key]
-        text = MASK if self._policy.on_denied == "mask" else _digest(self._policy.hash_key, value)
-        value.Clear()
-        value.string_value = text
+        for entries in holders:
+            value = entries[key]
+            text = MASK if self._policy.on_denied == "mask" else _digest(self._policy.hash_key, value)
+            value.Clear()
+            value.string_value = text
 
     def _limit(self, value: Any, limit: int | None) -> None:
         """Cut a text that is too long."""
@@ -205,9 +221,9 @@ def _fits(text: str, limit: int) -> bool:
     return len(data) <= limit or any(len(data) <= limit + len(mark) and data.endswith(mark) for mark in _MARKS)
 
 
-def _keys(get: Getter, messages: list[Any]) -> set[str]:
+def _keys(maps: Iterable[Any]) -> set[str]:
     """All keys of a level in one call, on which the speed of everything depends."""
-    return set(chain.from_iterable(map(get, messages)))
+    return set(chain.from_iterable(maps))
 
 
 def _digest(key: Secret, value: Any) -> str:

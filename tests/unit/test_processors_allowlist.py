@@ -7,7 +7,10 @@ from importlib import import_module
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from support.otlp_canary import delimited, pair
 from support.otlp_content import CONTENT, any_value, content_of
+from support.otlp_strategies import requests
 
 from config.problems import ConfigError
 from processors.allowlist import Allowlist
@@ -350,6 +353,83 @@ def test_entities_that_name_denied_attributes_go():
     (entity,) = run("", batch).resources()[0].resource.entity_refs
 
     assert (entity.type, entity.id_keys, entity.description_keys) == ("service", ["service.name"], ["service.version"])
+
+
+def entries(*attributes):
+    """A logs batch whose one record has these attributes, each the encoded fields of a KeyValue."""
+    record = b"".join(delimited(6, attribute) for attribute in attributes)
+    return Batch(Signal.LOGS, delimited(1, delimited(2, delimited(2, record))), context=BatchContext())
+
+
+@pytest.mark.parametrize("beside", ["text", ["a"]], ids=["plain", "nested"])
+@pytest.mark.parametrize("field", [b"\x18\x07", b"\x82\x7d\x06c4n4ry"], ids=["key_strindex", "unknown"])
+def test_attributes_with_a_third_field_stay(field, beside):
+    """The field goes, and key and value stay; a denied one is counted."""
+    bench = Bench()
+    pairs = [pair(key, any_value(content).SerializeToString()) for key, content in (("model", beside), ("no", 1))]
+
+    outcome = bench.make(Allowlist).process(entries(*(one + field for one in pairs)))
+
+    assert attributes_of(outcome) == [{"model": beside}]
+    assert bench.metrics.value("sidecar_allowlist_denied_attributes", key="no") == 1
+    assert outcome.encode() == entries(pairs[0]).encode()
+
+
+def test_an_empty_array_beside_an_attribute_without_a_value_stays():
+    """What one of them is shorter when decoded, the other is longer."""
+    empty = any_value([]).SerializeToString()
+    outcome = run("", entries(pair("model", empty), b"\x0a\x07backend"))
+
+    assert attributes_of(outcome) == [{"model": [], "backend": None}]
+
+
+@pytest.mark.parametrize("levels", [1, 16, 17, 30, 37])
+def test_what_is_unknown_leaves_no_value_however_deep(levels):
+    """As deep as a request may be nested, beside what stays."""
+    value = any_value("deep").SerializeToString() + delimited(4000, b"c4n4ry")
+    expected = "deep"
+    for level in range(levels):
+        value = delimited(5, delimited(1, value)) if level % 2 else delimited(6, delimited(1, pair("app.x", value)))
+        expected = [expected] if level % 2 else {"app.x": expected}
+    outcome = run("attributes: ['app.*']", entries(pair("model", value)))
+
+    assert attributes_of(outcome) == [{"model": expected}]
+    assert b"c4n4ry" not in outcome.encode()
+
+
+@pytest.mark.parametrize("signal", Signal)
+@given(st.data())
+def test_what_is_allowed_comes_out(signal, data):
+    """Of any request, where every key is allowed: all of it, but for what only refers to a table that OTLP has not."""
+    request = data.draw(requests(signal))
+    allow = (
+        "presets: [], attributes: ['*'], resource_attributes: ['*'], scope_attributes: ['*'], max_stack_length: null"
+    )
+
+    outcome = run(
+        f"{{{allow}, max_body_length: null}}", Batch(signal, request.SerializeToString(), context=BatchContext())
+    )
+
+    left = SCHEMAS[signal].request.FromString(outcome.encode())
+    assert in_order(left) == in_order(request)
+
+
+def in_order(message):
+    """A message, encoded: of equal keys the last one, sorted, each with a value, and no index of a table."""
+    for field, content in message.ListFields():
+        if field.name.endswith("_strindex"):
+            message.ClearField(field.name)
+        elif field.message_type is not None and field.is_repeated:
+            for one in content:
+                in_order(one)
+            if field.message_type is KeyValue.DESCRIPTOR:
+                kept = {one.key: one for one in content}
+                kept = [KeyValue(key=key, value=one.value) for key, one in sorted(kept.items())]
+                del content[:]
+                content.extend(kept)
+        elif field.message_type is not None:
+            in_order(content)
+    return message.SerializeToString(deterministic=True)
 
 
 def test_undecodable_bytes_are_refused():
