@@ -157,7 +157,8 @@ class Component(Generic[S]):
     def carry(self, old: Self) -> None:
         """Take over the state of the component that this one succeeds when the document is reloaded.
 
-        Both have been started; `old` gets nothing more and is stopped afterwards. Must not wait.
+        Both have been started. Requests on routes that both serve have reached `old` until now, and reach this one from
+        now on. `old` finishes what is under way, and is stopped afterwards. Must not wait.
         """
 
     def __repr__(self) -> str:

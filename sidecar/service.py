@@ -103,6 +103,7 @@ class Service:
                 raise
             self.graph = graph
             passages = graph.take_over(predecessors)
+            self.host.listeners.hand_over()
             if own_metrics is not None:
                 replaced, self.own_metrics = self.own_metrics, own_metrics
                 await replaced.stop()

@@ -70,6 +70,8 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
         self._keeps_utf8 = translator.keeps_utf8
         self.feed = Feed(gaps=settings.delta_gaps, expire_by=settings.expire_by)
         self.store = Store(_limits(settings), self.feed)
+        # What pages show: the successor's store once it has taken over the series, while a scrape is under way here.
+        self._shown = self.store
         self._intake = Intake(self.store, _intake_rules(settings, rules), self._note)
         logs, traces = settings.logs, settings.traces
         self._logs = LogMetrics(self.store, rules, logs.labels, logs.buckets, logs.aggregation_cardinality_limit)
@@ -124,6 +126,7 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
         ours, theirs = self.settings, old.settings
         if (self._intake.rules, ours.logs, ours.traces) == (old._intake.rules, theirs.logs, theirs.traces):
             self._intake.adopt(old._intake)
+            old._shown = self.store
 
     async def export(self, batch: Batch) -> None:
         """Update the series.
@@ -147,7 +150,7 @@ class PrometheusExporter(Exporter[PrometheusSettings]):
 
     def page(self, answer: Answer) -> Iterator[bytes]:
         """The page in chunks of some milliseconds at most."""
-        families: Iterable[Family] = sorted(self.store.families.values(), key=lambda family: family.type != "info")
+        families: Iterable[Family] = sorted(self._shown.families.values(), key=lambda family: family.type != "info")
         if answer.scheme == "dots" or (self._keeps_utf8 and answer.scheme != "allow-utf-8"):
             families = escaped_families(families, answer.scheme, self._note)
         return self._formats[answer.format].render(families)

@@ -178,7 +178,8 @@ class Store:
             if not expiration:
                 continue
             everything = family.snapshot()
-            while some := list(islice(everything, _SLICE)):
+            # Between slices another store may have adopted all families.
+            while family.name in self.families and (some := list(islice(everything, _SLICE))):
                 limit = self.feed.now - expiration
                 expired = [one for one in some if DEAD < one.received < limit]
                 for one in expired:

@@ -28,7 +28,7 @@ class Listeners:
     def replacing(self, components: Collection[str]) -> Iterator[None]:
         """Leases taken inside may claim what those components have now: for making a new document's components.
 
-        A route changes hands when the new lease opens; until then, and where it never does, the old one serves.
+        A route changes hands in `hand_over`, or when the old lease closes; until then the old one serves.
 
         Args:
             components: the part of their `owner` before the colon: `receivers.otlp`.
@@ -61,6 +61,11 @@ class Listeners:
         lease = GrpcLease(server, owner, settings, self._replaced)
         server.add(lease)
         return lease
+
+    def hand_over(self) -> None:
+        """Let new leases that are open serve the routes that they share with old ones: all in one step."""
+        for server in self._servers.values():
+            server.hand_over()
 
     def forget_unopened(self) -> None:
         """Let go of what was leased and not opened: when the components of a new document will not run after all.

@@ -84,13 +84,15 @@ class Lease(Generic[S, H]):
     async def open(self) -> None:
         """Serve this lease's routes from now on; bind the socket if it is the server's first.
 
+        A route that another lease serves stays there until that one closes or the routes are handed over.
+
         Raises:
             StartError: the address can't be bound: names the owner, the address and the setting.
         """
         table = self._server.table
-        before = {key: table.get(key) for key in self.routes}
+        before = {key: claim for key in self.routes if (claim := table.get(key)) is None or not claim.lease.is_open}
         # First the routes, then the socket: nobody is to be told 404 by a server that is about to know better.
-        table.update({key: Claim(self, handler) for key, handler in self.routes.items()})
+        table.update({key: Claim(self, self.routes[key]) for key in before})
         self.is_open = True
         try:
             await self._server.settle(self.owner)
@@ -170,7 +172,7 @@ class SharedServer(ABC, Generic[S, H]):
         self._leases = [weakref.ref(one) for one in (*self.leases, lease)]
 
     def remove(self, lease: Lease[S, H]) -> None:
-        """Forget a lease that has closed. Routes that it had taken over from one that still serves go back there."""
+        """Forget a lease that has closed. Routes of it that another one waits for are served by that one."""
         others = [one for one in self.leases if one is not lease]
         self._leases = [weakref.ref(one) for one in others]
         for one in others:
@@ -178,6 +180,12 @@ class SharedServer(ABC, Generic[S, H]):
                 for route in one.routes.keys() & lease.routes.keys():
                     if self.table[route].lease is lease:
                         self.table[route] = Claim(one, one.routes[route])
+
+    def hand_over(self) -> None:
+        """Let each route be served by the lease that was made last of those that are open."""
+        for lease in self.leases:
+            if lease.is_open:
+                self.table.update({key: Claim(lease, handler) for key, handler in lease.routes.items()})
 
     def forget_unopened(self) -> None:
         """Forget the leases that are not open."""
