@@ -218,6 +218,8 @@ class GraphBuilder:
         self._resolved = resolved
         self._registry = registry
         self._host = host
+        # No method: what components are given outlives this, and must not hold it with the graph before.
+        self._tracing: Callable[[], Tracing] = lambda: host.tracing
         self._old = old.nodes if old else {}
         changes = plan(old.resolved, resolved, old.uses, old.holds) if old else plan(None, resolved)
         self._graph = Graph(resolved, changes, _in_order(resolved))
@@ -346,9 +348,6 @@ class GraphBuilder:
             )
 
         return Outboxes(make, exporter, node.drops) if exporter.signals_apart else make()
-
-    def _tracing(self) -> Tracing:
-        return self._host.tracing
 
     def _route(self, pipeline: ResolvedPipeline) -> Route:
         """The way through a pipeline. A long-form processor ends one route and starts another behind it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from support.components import JOURNAL, REGISTRY, node, resolved
@@ -251,6 +253,19 @@ async def test_nothing_is_shown_of_a_component_that_is_gone(running):
     assert shown == set()
     assert not labels & {("exporter", "queued"), ("processor", "probe")}
     assert {("exporter", "probe"), ("receiver", "probe")} <= labels
+
+
+async def test_nothing_is_held_of_documents_that_were_replaced(running):
+    """However often: the components that are kept hold no graph, and successors not those before them."""
+    service = await running()
+    replaced = []
+    for number in range(5):
+        replaced += [weakref.ref(service.graph), weakref.ref(node(service, Kind.EXPORTER, "queued"))]
+        await service.reload(resolved(BASIC.replace("queued: {", f"queued: {{label: n{number}, ")))
+        await node(service, Kind.RECEIVER, "probe").emit(logs(1))
+    await service.stop()
+    gc.collect()
+    assert [one() for one in replaced] == [None] * 10
 
 
 async def test_a_successor_takes_over_the_state_of_its_predecessor(running):
