@@ -52,6 +52,16 @@ _RECENT: Final = 60.0
 _RETRY_AFTER: Final = 5.0
 
 
+class Lineage:
+    """An outbox and those that have succeeded it, each at a reload.
+
+    They all know the heir and nobody between: a chain of them would be held for ever by whatever holds the first.
+    """
+
+    def __init__(self, heir: Outbox) -> None:
+        self.heir = heir
+
+
 class Outbox:
     """Everything between an exporter and what is sent to it.
 
@@ -103,7 +113,7 @@ class Outbox:
         self._draining = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._successor: Outbox | None = None
+        self._lineage = Lineage(self)
         self._predecessor: Outbox | None = None
         self._last_drop = float("-inf")
         self._room = asyncio.Event()
@@ -148,7 +158,8 @@ class Outbox:
 
         What is under way there ends there; what has to be tried again after that comes here.
         """
-        old._successor, self._predecessor = self, old
+        self._lineage, self._predecessor = old._lineage, old
+        self._lineage.heir = self
         self.balance, self.held = old.balance, old.held
         self._backlog, old._backlog = old._backlog, Backlog(self._queue.batch, self._now)
         self._backlog.adapt(self._queue.batch)
@@ -167,7 +178,7 @@ class Outbox:
     @property
     def is_succeeded(self) -> bool:
         """Whether another outbox holds what this one has taken."""
-        return self._successor is not None
+        return self._lineage.heir is not self
 
     def take(self, shipment: Shipment) -> None:
         """Take over a shipment that failed at the predecessor."""
@@ -177,10 +188,7 @@ class Outbox:
     @property
     def _heir(self) -> Outbox:
         """Who holds what this outbox has taken: itself, until it has a successor."""
-        heir = self
-        while heir._successor is not None:
-            heir = heir._successor
-        return heir
+        return self._lineage.heir
 
     @property
     def _busy(self) -> int:
@@ -226,8 +234,8 @@ class Outbox:
             Retryable: the queue is full (unless `on_full` drops, or `block_on_overflow` waits).
             TooLarge: it would not fit into an empty queue.
         """
-        if self._successor is not None:
-            return await self._successor.reserve(batch)
+        if self.is_succeeded:
+            return await self._heir.reserve(batch)
         if self._is_closed:
             raise self._stopped()
         entries = [self._entry(part) for part in self._parts(batch)]
@@ -290,7 +298,7 @@ class Outbox:
             return True
         if not self._queue.block_on_overflow:
             return False
-        while not (self._draining or self._successor or self._fits(self.held, needed)):
+        while not (self._draining or self.is_succeeded or self._fits(self.held, needed)):
             self._room.clear()
             await self._room.wait()
         return not self._draining
@@ -342,7 +350,7 @@ class Outbox:
 
     def _dispatch(self) -> None:
         """Start every attempt that may start now, and set the timer for the next moment at which one may."""
-        if self._successor is not None:
+        if self.is_succeeded:
             self._heir._dispatch()
             return
         if self._is_closed:
@@ -433,7 +441,7 @@ class Outbox:
 
     def _attempted(self, task: asyncio.Task[None]) -> None:
         self._under_way.pop(task, None)
-        if self._successor is not None and not self._under_way:
+        if self.is_succeeded and not self._under_way:
             self._idle.set()
         if not task.cancelled():
             self._dispatch()
@@ -523,7 +531,7 @@ class Outbox:
         await self.flush(deadline)
         if not self._idle.is_set():
             await self._abandon()
-        self._is_closed = self._successor is None
+        self._is_closed = not self.is_succeeded
         if isinstance(self._backlog, StoredBacklog) and self._storage is not None:
             await self._storage.close(self._backlog.queue)
             self._backlog = Backlog(self._queue.batch, self._now)
@@ -541,7 +549,7 @@ class Outbox:
 
     async def _abandon(self) -> None:
         """End what is under way. A successor gets it; otherwise it stays in the storage, or is dropped and counted."""
-        self._is_closed = self._successor is None
+        self._is_closed = not self.is_succeeded
         if self._predecessor is not None:
             await self._predecessor._abandon()
         # Taken out at once: a successor that ends too may ask for the same.
@@ -551,7 +559,7 @@ class Outbox:
         await asyncio.gather(*under_way, return_exceptions=True)
         # The others have ended by themselves meanwhile, and have found their place.
         shipments = [one for task, one in under_way.items() if one.attempt is task]
-        if self._successor is not None:
+        if self.is_succeeded:
             for shipment in shipments:
                 self._heir.take(shipment)
             return

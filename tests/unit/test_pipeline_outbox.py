@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from contextlib import asynccontextmanager
 
 import pytest
@@ -323,3 +325,22 @@ async def test_health_tells_of_failures_and_of_recovery():
         await exporter.wait_for_items(1)
         await outbox.drain(time.monotonic() + 5)
         assert health.status == "ok"
+
+
+async def test_whoever_holds_the_first_of_many_successors_holds_none_between():
+    """It knows the last one, to which it still hands on."""
+    async with outbox_with() as (first, _), outbox_with() as (last, exporter):
+        between = []
+        outbox = first
+        for _ in range(3):
+            async with outbox_with() as (successor, _):
+                successor.adopt(outbox)
+                outbox = successor
+            between.append(weakref.ref(successor))
+        last.adopt(outbox)
+        del outbox, successor
+        await send(first, logs(1))
+        await last.flush(time.monotonic() + 5)
+        assert list(map(len, exporter.batches)) == [1]
+        gc.collect()
+        assert [one() for one in between] == [None] * 3
