@@ -12,7 +12,6 @@ from config.document import load
 from config.dump import dump
 from config.problems import ConfigError, Place, Problem
 from config.resolve import Resolved, resolve
-from config.schema import json_schema
 from sidecar import run as process
 from sidecar.component import Connector, Kind
 from sidecar.control import ask_to_reload
@@ -84,6 +83,8 @@ def components(_options: argparse.Namespace, registry: Registry) -> int:
 
 def schema(_options: argparse.Namespace, registry: Registry) -> int:
     """Print one JSON Schema of everything that is installed. What can't be imported is left out and said."""
+    from config.schema import json_schema  # which `sidecar run` does not need
+
     settings: dict[str, dict[str, type]] = {}
     for kind in Kind:
         for name in registry.types(kind):

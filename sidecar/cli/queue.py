@@ -1,6 +1,7 @@
 """`sidecar queue`: look into the queues on disk, and put back or delete what is in them.
 
-What reads them is imported where it is called: `sidecar run` imports this module too, and may need no SQLite.
+What reads them is imported where it is called: `sidecar run` imports this module too, and may need neither SQLite nor
+OTLP/JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sidecar.errors import StorageError
-from sidecar.net.otlp_json import encode
 from sidecar.registry import Registry
 from sidecar.run import CAN_NOT_START, OK
 
@@ -76,6 +76,8 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from sidecar.net.otlp_json import encode
+
     with _opened(_path(options)) as file:
         batch = file.dead_letter(options.id)
     if batch is None:

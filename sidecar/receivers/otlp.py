@@ -15,7 +15,7 @@ from sidecar.batch import Batch, BatchContext
 from sidecar.callers import AuthSettings, Callers, networks
 from sidecar.component import Context, Receiver
 from sidecar.errors import DeliveryError, NotServed, Retryable
-from sidecar.net import Door, GrpcLease, GrpcServerSettings, HttpLease, HttpServerSettings, otlp_json
+from sidecar.net import Door, GrpcLease, GrpcServerSettings, HttpLease, HttpServerSettings
 from sidecar.net.body import CODINGS, read_body
 from sidecar.net.cors import Cors, CorsSettings
 from sidecar.net.grpc_health import GrpcHealth
@@ -202,6 +202,8 @@ class Intake:
         return received, received.repaired
 
     def _read_json(self, data: bytes) -> tuple[Received, Mapping[str, int]]:
+        from sidecar.net import otlp_json  # most senders never need it
+
         transcoded = otlp_json.decode(self.signal, data)
         received = receive(self.signal, transcoded.data)
         return received, {**transcoded.repairs, **received.repaired}
@@ -298,6 +300,8 @@ class HttpExport:
             intake.count_refused(error)
             raise
         if json:
+            from sidecar.net import otlp_json
+
             return web.Response(body=b"{}" if response is None else otlp_json.encode(response), headers=_JSON_HEADERS)
         body = b"" if response is None else response.SerializeToString()
         return web.Response(body=body, headers=_PROTOBUF_HEADERS)
