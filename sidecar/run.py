@@ -99,9 +99,9 @@ class Process:
         gc.collect()
         gc.freeze()
         give_back()
+        control = await self._listen_for_commands()
         self._options.out.write(banner(service))
         self._options.out.flush()
-        control = await self._listen_for_commands()
         self._spawn(notify.keep_alive())
         notify.ready()
         if self._options.watched:

@@ -88,12 +88,10 @@ async def client(number, requests, remote, seen):
                     break
 
 
-async def load(sidecar, requests, seen, first=0):
+async def load(remote, requests, seen, first=0):
     """All clients at once, until all have sent their share."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{sidecar.ports['grpc']}") as channel:
-        remote = Remote(sidecar.ports["http"], channel)
-        each = max(1, requests // CONNECTIONS)
-        await asyncio.gather(*(client(first + number, each, remote, seen) for number in range(CONNECTIONS)))
+    each = max(1, requests // CONNECTIONS)
+    await asyncio.gather(*(client(first + number, each, remote, seen) for number in range(CONNECTIONS)))
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads memory and open files from /proc")
@@ -106,10 +104,15 @@ def test_a_long_load_leaves_nothing_behind(tmp_path):
 async def soak(folder):
     """All of it. Not the test itself, which would have to be over after the time that others get."""
     seen = Counter()
-    async with Sidecar(folder) as sidecar:
-        await load(sidecar, REQUESTS // 10, seen)
+    async with (
+        Sidecar(folder) as sidecar,
+        # One for both loads: the library decides when a connection that is let go of is closed.
+        grpc.aio.insecure_channel(f"127.0.0.1:{sidecar.ports['grpc']}") as channel,
+    ):
+        remote = Remote(sidecar.ports["http"], channel)
+        await load(remote, REQUESTS // 10, seen)
         open_files, memory = sidecar.open_files(), sidecar.memory()
-        await load(sidecar, REQUESTS, seen, first=CONNECTIONS)
+        await load(remote, REQUESTS, seen, first=CONNECTIONS)
 
         good = seen[clients.good] + seen[clients.good_json] + seen[clients.good_call]
         assert await sidecar.metric("otelcol_receiver_accepted_log_records") == good
