@@ -42,7 +42,7 @@ _MAX_NUMBER: Final = 31
 _NO_LIMIT: Final = sys.maxsize
 
 
-# The numbers of these three are those in _kernel.c.
+# The numbers of these three are those in walk.h and filter.h.
 class Kind(enum.IntEnum):
     """How the value of a field is written."""
 
@@ -57,7 +57,7 @@ class Kind(enum.IntEnum):
 
 
 class Role(enum.IntEnum):
-    """What a field means beyond its kind, as explained in _kernel.c."""
+    """What a field means beyond its kind, as explained in walk.h."""
 
     PLAIN = 0
     TRACE_ID = 1
